@@ -1,7 +1,7 @@
-"""Backtest: what today's suites would have said of tables as earlier checks found them. Writes nothing.
+"""Backtest: what today's suites would have reported on partitions that earlier checks read. Writes nothing.
 
-Each partition is read at the version of its table that the last check of a day read, and judged as it would be now.
-What a check asks of other tables and dates it asks of them as they are today.
+Each partition is read at the table version that the last check of a day read. Facts about other tables and dates that
+a check reads are today's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store.tables import Tables
 
 Key = tuple[str, str | None]
-"""What tells a table's checks apart: id and column."""
+"""Id and column of a check, which identify it within a table."""
 _COLUMNS: Final = (
     "table",
     "partition_date",
@@ -49,7 +49,7 @@ GONE: Final = "files of that version were deleted"
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """One check of a partition, as it was: which version it read, when, by which suite, and the result."""
+    """One past check of a partition: the table version that it read, its time, suite and results."""
 
     table: str
     day: date
@@ -62,20 +62,20 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one check says now of partitions that were checked before.
+    """Results of one check today, on partitions that were checked before.
 
     Attributes
     ----------
     partitions
-        How many it was judged on, counted once for each day on which they were checked.
-    fired, fires
-        On how many of them it failed then, and would fail today.
-    newly, no_longer
-        Dates on which that differs, each once.
-    errored
-        On how many it cannot be computed today.
-    is_gone
-        Whether today's suite does not have it; then it fires nowhere.
+            Number of partitions checked; a partition counts once for each day on which it was checked.
+        fired, fires
+            Number of them on which the check failed then, and would fail today.
+        newly, no_longer
+            Dates on which it fails only today, or failed only then; each once.
+        errored
+            Number of partitions on which it cannot be computed today.
+        is_gone
+            Whether today's suite lacks the check; then it fires nowhere.
     """
 
     table: str
@@ -91,21 +91,22 @@ class Outcome:
     is_gone: bool
 
     def plain(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the fields as plain JSON values."""
         facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return facts | {name: [day.isoformat() for day in facts[name]] for name in ("newly", "no_longer")}
 
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """Result of a backtest: outcomes of checks that fire or fired, and what could not be looked at, with the reason.
+    """Result of a backtest: outcomes of checks that fire or fired, and partitions that could not be read.
 
     Attributes
     ----------
     judged, unchanged
-        Partitions that were judged again, and those whose suite is today's: their results stand.
-    unknown
-        Table, date, version and reason of each that cannot be read as it was.
+            Number of partitions that were checked again, and of those whose suite is today's, so that their results are
+            kept.
+        unknown
+            Table, date, version and reason of each partition that cannot be read at that version.
     """
 
     since: datetime
@@ -115,30 +116,32 @@ class Backtest:
     unknown: tuple[tuple[str, date, int, str], ...]
 
     def plain(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the fields as plain JSON values."""
         names = ("table", "partition_date", "table_version", "reason")
         return {
             "since": self.since.isoformat(),
             "judged": self.judged,
             "unchanged": self.unchanged,
-            "outcomes": [one.plain() for one in self.outcomes],
-            "unknown": [dict(zip(names, (one[0], one[1].isoformat(), *one[2:]), strict=True)) for one in self.unknown],
+            "outcomes": [item.plain() for item in self.outcomes],
+            "unknown": [
+                dict(zip(names, (item[0], item[1].isoformat(), *item[2:]), strict=True)) for item in self.unknown
+            ],
         }
 
 
 def backtest(
     lake: "Lake", days: int, tables: Sequence[str] | None = None, *, progress: "Progress | None" = None
 ) -> Backtest:
-    """Judge what was checked in the last `days` by the suites of today, and compare; nothing is written or moved.
+    """Check the partitions of the last `days` by today's suites, and compare the results. Nothing is written or moved.
 
-    A partition that was checked several times on a day is judged as the last of them found it.
+    If a partition was checked several times on a day, the version of the last check counts.
 
     Raises
     ------
     UnknownTableError, ranklake.quality.suite.NotCheckedError
         A name in `tables` is no table, or a system table.
     ranklake.quality.suites.folder.SuitesError
-        The configured folder of users' suites is not there.
+            The configured folder of users' suites does not exist.
     """
     since = datetime.now(UTC) - timedelta(days=days)
     contracts = select_contracts(lake.contracts(), tables)
@@ -146,25 +149,25 @@ def backtest(
     counts = _Counts()
     unknown: list[tuple[str, date, int, str]] = []
     judged = unchanged = 0
-    with SuiteRun(lake) as asking:
-        again = _Backtest(lake, contracts, asking)
-        for place, past_check in enumerate(past):
-            suite = again.suite(past_check.table)
+    with SuiteRun(lake) as suite_run:
+        backtester = _Backtest(lake, contracts, suite_run)
+        for index, past_check in enumerate(past):
+            suite = backtester.suite(past_check.table)
             if suite.name == past_check.suite:
                 counts.add(past_check, past_check.statuses, past_check.severities)
                 unchanged += 1
-            elif isinstance(statuses := again.statuses(past_check), str):
+            elif isinstance(statuses := backtester.statuses(past_check), str):
                 unknown.append((past_check.table, past_check.day, past_check.version, statuses))
             else:
                 counts.add(past_check, statuses, {_key(each): each.check.severity for each in suite.expectations})
                 judged += 1
             if progress is not None:
-                progress(place + 1, len(past))
+                progress(index + 1, len(past))
     return Backtest(since, judged, unchanged, counts.outcomes(), tuple(unknown))
 
 
 def _past_checks(tables: "Tables", since: datetime) -> list[Past]:
-    """Return the last check of each partition on each day since, in the order of tables, dates and times."""
+    """Return the last check of each partition on each day since a time, ordered by table, date and time."""
     rows = read(tables, packaged(RESULTS), [*_COLUMNS, "date"])
     rows = rows.filter(pc.and_(pc.greater_equal(rows["ts"], pa.scalar(since)), pc.is_valid(rows["partition_date"])))
     latest = rows.group_by(["table", "partition_date", "date"]).aggregate([("ts", "max")])
@@ -184,10 +187,10 @@ def _past_checks(tables: "Tables", since: datetime) -> list[Past]:
 
 
 class _Backtest:
-    """Judges partitions as they were."""
+    """Evaluates today's suites on partitions at past versions."""
 
-    def __init__(self, lake: "Lake", contracts: Mapping[str, Contract], asking: SuiteRun) -> None:
-        self._store, self._contracts, self._asking = lake.store, contracts, asking
+    def __init__(self, lake: "Lake", contracts: Mapping[str, Contract], suite_run: SuiteRun) -> None:
+        self._store, self._contracts, self._suite_run = lake.store, contracts, suite_run
         self._metrics = lake.catalog.metrics()
         self._suites: dict[str, Suite] = {}
         self._neighbours = Neighbours(lake, datetime.now(UTC))
@@ -196,11 +199,11 @@ class _Backtest:
         """Return today's suite of a table."""
         if table not in self._suites:
             contract = self._contracts[table]
-            self._suites[table] = compile_suite(contract, self._metrics, self._asking.suites.of(contract))
+            self._suites[table] = compile_suite(contract, self._metrics, self._suite_run.suites.of(contract))
         return self._suites[table]
 
     def statuses(self, past: Past) -> dict[Key, str] | str:
-        """Return the status of each of today's checks on a partition as it was; a text says why there is none."""
+        """Return the status of each of today's checks on a past version of a partition, or why there is none."""
         try:
             handle = AsOf(versions={past.table: past.version}).handle(self._store, past.table, [past.table])
         except QueryError as error:
@@ -212,11 +215,13 @@ class _Backtest:
             return GONE
         contract, suite = self._contracts[past.table], self.suite(past.table)
         stored = {column.name for column in handle.schema().fields}
-        there = replace(contract, columns=tuple(one for one in contract.columns if one.name in stored))
-        tallies = scan(self._store, there, suite, part, judge)
-        judge_watched(there, suite, part, tallies, self._neighbours.at(past.when))
-        self._asking.judge(there, suite, part, tallies)
-        return {_key(one): status_of(one, tally) for one, tally in zip(suite.expectations, tallies, strict=True)}
+        stored_contract = replace(
+            contract, columns=tuple(column for column in contract.columns if column.name in stored)
+        )
+        tallies = scan(self._store, stored_contract, suite, part, judge)
+        judge_watched(stored_contract, suite, part, tallies, self._neighbours.at(past.when))
+        self._suite_run.judge(stored_contract, suite, part, tallies)
+        return {_key(each): status_of(each, tally) for each, tally in zip(suite.expectations, tallies, strict=True)}
 
     def _are_there(self, table: str, part: Partition) -> bool:
         paths: list[str] = part.files["path"].to_pylist()
@@ -224,22 +229,22 @@ class _Backtest:
 
 
 class _Counts:
-    """Counts of results then and now, by check."""
+    """Statuses of each check on each partition, then and now."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, Key], list[tuple[date, str | None, str | None]]] = {}
         self._severities: dict[tuple[str, Key], str] = {}
 
     def add(self, past: Past, now: Mapping[Key, str], severities: Mapping[Key, str]) -> None:
-        """Add one partition: its results then and now."""
+        """Add the statuses of one partition then and now."""
         for key in {**past.statuses, **now}:
             self._seen.setdefault((past.table, key), []).append((past.day, past.statuses.get(key), now.get(key)))
             self._severities[past.table, key] = severities.get(key) or past.severities[key]
 
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Return those of checks that fired, fire, or cannot be computed; those that differ most first."""
+        """Return the outcomes of checks that fired, fire, or cannot be computed; the largest differences first."""
         outcomes = [self._outcome(table, key, seen) for (table, key), seen in self._seen.items()]
-        outcomes = [one for one in outcomes if one.fired or one.fires or one.errored]
+        outcomes = [outcome for outcome in outcomes if outcome.fired or outcome.fires or outcome.errored]
         return tuple(
             sorted(
                 outcomes,

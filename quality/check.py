@@ -1,7 +1,7 @@
 """Checks of new partitions: scan, move failing rows to `rejects`, write results.
 
-A crash before the plan is written leaves files that no commit names; a later one leaves a plan that the next driver
-finishes.
+A crash before the plan is written leaves files that no commit refers to. After a later crash the next driver finishes
+the plan.
 """
 
 import uuid
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
 
 
 REJECTS: Final = "rejects"
-_ROWS: Final = 50_000  # rows that are JSON text in memory at a time
+_ROWS: Final = 50_000  # rows held as JSON text in memory at a time
 
 
 @dataclass(slots=True)
 class QuarantineResult:
-    """What was taken out of one partition.
+    """Rows that a plan removes from one partition.
 
     Attributes
     ----------
     reasons
-        Rows by reason, as `ranklake.lake.contracts.edge.reject_reasons` gives it.
+            Number of rows by reason, as `ranklake.lake.contracts.edge.reject_reasons` returns it.
     files
-        Paths of the partition's files that were scanned, after rows were taken out.
+            Paths of the partition's scanned files, after the rewrite.
     """
 
     reasons: Counter[str] = field(default_factory=Counter)
@@ -71,53 +71,56 @@ def compose_quarantine(
     parts: "Sequence[Partition]",
     report: Callable[[dict[date, QuarantineResult]], list[dict[str, Any]]],
 ) -> "Plan | None":
-    """Write the files of a plan that takes failing rows out of some partitions; None if no row fails any more.
+    """Write the files of a plan that moves failing rows of some partitions to ``rejects``; None if no row fails.
 
     Parameters
     ----------
     contract
-        Its quarantining checks say which rows go; its columns are those that the table has.
-    parts
-        Partitions as they were scanned. Files that came since are left for the next check, files that are gone are
-        passed over. Where scanned files were merely merged meanwhile, the merged ones take their place.
-    report
-        Given what was taken out of each partition, returns the rows of ``quality_results`` that the plan commits too.
+            Contract with the columns that the table has. Rows fail by its checks with ``on_fail: quarantine``.
+        parts
+            Partitions as scanned. Newer files are left to the next check, deleted files are skipped. Files that were
+            only merged since the scan replace the scanned ones.
+        report
+            Function from the removed rows of each partition to the rows of ``quality_results`` that the plan also
+            commits.
     """
-    when = datetime.now(UTC)
-    gone: list[pa.Table] = []
-    new: list[DataFile] = []
-    taken = {part.day: QuarantineResult(files=set(part.files["path"].to_pylist())) for part in parts}
-    candidates = _candidates(lake, contract, taken)
-    for dropped, replaced, rows in action_plan.take_rows_out(
+    now = datetime.now(UTC)
+    removed_files: list[pa.Table] = []
+    added_files: list[DataFile] = []
+    results = {part.day: QuarantineResult(files=set(part.files["path"].to_pylist())) for part in parts}
+    candidates = _candidates(lake, contract, results)
+    for file, new_files, rows in action_plan.take_rows_out(
         lake.tables, contract, number, candidates, lambda rows: pc.is_valid(edge.reject_reasons(contract, rows))
     ):
-        target = taken[dropped["date"][0].as_py()]
-        target.files -= set(dropped["path"].to_pylist())
-        target.files |= {file.path for file in replaced}
-        gone.append(dropped)
-        new += replaced
+        result = results[file["date"][0].as_py()]
+        result.files -= set(file["path"].to_pylist())
+        result.files |= {file.path for file in new_files}
+        removed_files.append(file)
+        added_files += new_files
         for start in range(0, rows.num_rows, _ROWS):
             chunk = rows.slice(start, _ROWS)
             reasons = edge.reject_reasons(contract, chunk)
-            target.reasons.update(reasons.to_pylist())
-            rejected = reject_rows(chunk, reasons, [None] * chunk.num_rows, "check", contract, number, when)
-            new += append_files(lake.store, contract_of(REJECTS), rejected, number)
-    if not gone:
+            result.reasons.update(reasons.to_pylist())
+            rejected = reject_rows(chunk, reasons, [None] * chunk.num_rows, "check", contract, number, now)
+            added_files += append_files(lake.store, contract_of(REJECTS), rejected, number)
+    if not removed_files:
         return None
-    new += row_files(lake.store, RESULTS, report(taken), number)
-    return action_plan.compose(number, QUARANTINE.name, add=new, remove={contract.table: pa.concat_tables(gone)})
+    added_files += row_files(lake.store, RESULTS, report(results), number)
+    return action_plan.compose(
+        number, QUARANTINE.name, add=added_files, remove={contract.table: pa.concat_tables(removed_files)}
+    )
 
 
-def _candidates(lake: "Lake", contract: "Contract", taken: dict[date, QuarantineResult]) -> pa.Table:
-    """Return the live files that hold scanned rows alone, and put merged files into the place of scanned ones."""
-    live = action_plan.live_files(lake, contract.table, list(taken))
+def _candidates(lake: "Lake", contract: "Contract", results: dict[date, QuarantineResult]) -> pa.Table:
+    """Return the live files with scanned rows only, and replace scanned files by their merged ones in `results`."""
+    live = action_plan.live_files(lake, contract.table, list(results))
     parts = [live.slice(0, 0)]
-    for day, target in taken.items():
+    for day, result in results.items():
         rows = live.filter(pc.equal(live["date"], pa.scalar(day, pa.date32())))
         paths = rows["path"].to_pylist()
-        if files_digest(paths) == files_digest(target.files):
-            target.files = set(paths)
-        parts.append(rows.filter(pc.is_in(rows["path"], value_set=pa.array(target.files, pa.string()))))
+        if files_digest(paths) == files_digest(result.files):
+            result.files = set(paths)
+        parts.append(rows.filter(pc.is_in(rows["path"], value_set=pa.array(result.files, pa.string()))))
     return pa.concat_tables(parts)
 
 
@@ -130,46 +133,48 @@ def run_checks(
     progress: "Progress | None" = None,
     again: bool = False,
 ) -> CheckReport:
-    """Check the partitions that are new since they were last checked.
+    """Check the partitions that are new since the last check, and move failing rows to ``rejects``.
 
-    New is a partition whose files changed, whose suite changed, or on which something could not be computed. All tables
-    of these `kinds` that the lake has are looked at, unless `tables` names some.
+    A partition is new if its files or its suite changed, or if a check could not be computed on it.
 
     Parameters
     ----------
     workers
-        Who scans, a partition each, where there is enough to do; by default this process does all.
-    again
-        Whether to check all partitions: what a check asks of other tables may have changed, too.
+        tables
+            Tables to check; by default all tables of these `kinds` in the lake.
+        workers
+            Scan partitions in parallel if there is enough work; by default this process scans.
+        again
+            Check all partitions. A check also reads other tables, which may have changed.
 
     Raises
     ------
     UnknownTableError, NotCheckedError
         A name in `tables` is no table, or a system table.
     ranklake.quality.suites.folder.SuitesError
-        The configured folder of users' suites is not there.
+            The configured folder of users' suites does not exist.
     """
     contracts = select_contracts(lake.contracts(), tables, kinds)
-    finish(lake, QUARANTINE, InProcess())  # what a check that died left half done
-    with SuiteRun(lake) as asking:
-        return _check(lake, contracts, asking, workers or InProcess(), progress, again=again)
+    finish(lake, QUARANTINE, InProcess())  # a plan that a crashed check left unfinished
+    with SuiteRun(lake) as suite_run:
+        return _check(lake, contracts, suite_run, workers or InProcess(), progress, again=again)
 
 
 def _check(
     lake: "Lake",
     contracts: "Mapping[str, Contract]",
-    asking: SuiteRun,
+    suite_run: SuiteRun,
     workers: "Workers",
     progress: "Progress | None",
     *,
     again: bool,
 ) -> CheckReport:
-    """Check the partitions of some tables that are new, or all."""
+    """Check the new partitions of some tables, or all of them if `again`."""
     metrics = lake.catalog.metrics()
     known = {} if again else last_checks(lake, list(contracts))
     unchanged: list[LastCheck] = []
     scans = Scans(lake, workers, progress)
-    run = _Run(lake, uuid.uuid4().hex, datetime.now(UTC), scans, asking)
+    run = _Run(lake, uuid.uuid4().hex, datetime.now(UTC), scans, suite_run)
     live: dict[str, set[date]] = {}
     try:
         for contract in contracts.values():
@@ -177,8 +182,8 @@ def _check(
             live[contract.table] = {part.day for part in partitions}
             if not partitions:
                 continue
-            suite = compile_suite(contract, metrics, asking.suites.of(contract))
-            new = [part for part in partitions if not _done(known.get((contract.table, part.day)), suite, part)]
+            suite = compile_suite(contract, metrics, suite_run.suites.of(contract))
+            new = [part for part in partitions if not _is_checked(known.get((contract.table, part.day)), suite, part)]
             unchanged += [known[contract.table, part.day] for part in partitions if part not in new]
             if new:
                 run.add(TableWork(as_stored(lake.tables, contract), suite, new), partitions)
@@ -188,9 +193,9 @@ def _check(
         raise
     if results:
         prune(lake.store, live)
-    fresh, old = record_unplaced(lake, asking.suites, run.name, run.when)
-    still = tuple(result for scanned in unchanged for result in scanned.open)
-    return CheckReport(run.name, (*results, *fresh), len(unchanged), (*still, *old))
+    fresh, earlier = record_unplaced(lake, suite_run.suites, run.name, run.when)
+    open_failures = tuple(result for scanned in unchanged for result in scanned.open)
+    return CheckReport(run.name, (*results, *fresh), len(unchanged), (*open_failures, *earlier))
 
 
 def _partitions(tables: "Tables", contract: "Contract") -> list[Partition]:
@@ -204,100 +209,100 @@ def _partitions(tables: "Tables", contract: "Contract") -> list[Partition]:
     return [Partition(day, handle.version(), live.take(rows)) for day, rows in sorted(by_day.items())]
 
 
-def _done(last: LastCheck | None, suite: Suite, part: Partition) -> bool:
+def _is_checked(last: LastCheck | None, suite: Suite, part: Partition) -> bool:
     if last is None or last.errored or last.suite != suite.name:
         return False
     return last.files_sha256 == files_digest(part.files["path"].to_pylist())
 
 
 class _Run:
-    """One call of `run_checks` on its way."""
+    """State of one call of `run_checks`."""
 
-    def __init__(self, lake: "Lake", name: str, when: datetime, scans: Scans, asking: SuiteRun) -> None:
-        self.lake, self.name, self.when, self._scans, self._asking = lake, name, when, scans, asking
+    def __init__(self, lake: "Lake", name: str, when: datetime, scans: Scans, suite_run: SuiteRun) -> None:
+        self.lake, self.name, self.when, self._scans, self._suite_run = lake, name, when, scans, suite_run
         self._neighbours = Neighbours(lake, when)
 
     def add(self, work: TableWork, partitions: Sequence[Partition]) -> None:
-        """Take a table, all partitions that it has, and what is to be checked of them."""
+        """Queue the given work on a table; `partitions` are all partitions of the table."""
         self._neighbours.has(work.contract.table, {part.day: part.rows for part in partitions})
         self._scans.add(work)
 
     def results(self) -> list[CheckResult]:
-        """Check all that was added; return the results."""
+        """Check the queued tables and return the results."""
         return [result for batch in self._scans.batches() for result in self._check(batch)]
 
     def _check(self, batch: Sequence[PendingScan]) -> list[CheckResult]:
-        """Wait for the scans of tables' partitions, and commit the results; return the results.
+        """Wait for the scans of a batch of tables, commit the results and return them.
 
-        A table is judged while workers scan those after it.
+        Workers scan the next tables of the batch meanwhile.
         """
-        moved, quiet = list[CheckResult](), list[CheckResult]()
+        committed, uncommitted = list[CheckResult](), list[CheckResult]()
         for scanned in batch:
             table, parts = scanned.work.contract.table, scanned.work.parts
             unit = Unit("check", table, tuple(part.day for part in parts), reads=(table,))
             partitions = carry_out(unit, scanned.results)
-            taken, stayed = self._judge_partitions(scanned.work, list(zip(parts, partitions, strict=True)))
-            moved += taken
-            quiet += stayed
+            moved, kept = self._judge_partitions(scanned.work, list(zip(parts, partitions, strict=True)))
+            committed += moved
+            uncommitted += kept
         tables = [scanned.work.contract.table for scanned in batch]
-        self._write_down(tables, quiet)
-        place = {table: number for number, table in enumerate(tables)}
-        return sorted([*moved, *quiet], key=lambda result: (place[result.table], result.partition_date))
+        self._commit_results(tables, uncommitted)
+        positions = {table: number for number, table in enumerate(tables)}
+        return sorted([*committed, *uncommitted], key=lambda result: (positions[result.table], result.partition_date))
 
     def _judge_partitions(
         self, work: TableWork, pairs: list[tuple[Partition, list[Tally]]]
     ) -> tuple[list[CheckResult], list[CheckResult]]:
-        """Judge partitions as wholes, and take failing rows out of the table.
+        """Evaluate the checks of whole partitions, and remove failing rows from the table.
 
-        Returns the results that were committed with that, and those of the other partitions, which were not yet.
+        Returns the results that were committed together with removed rows, and the other results, which were not.
         """
         pairs = sorted(pairs, key=lambda pair: pair[0].day)
         for part, tallies in pairs:
             judge_watched(work.contract, work.suite, part, tallies, self._neighbours)
-            self._asking.judge(work.contract, work.suite, part, tallies)
-        dirty = [(part, tallies) for part, tallies in pairs if _must_lose_rows(work.suite, tallies)]
-        moved = self._take_out(work, dirty)
-        committed = {result.partition_date for result in moved}
-        quiet = [
+            self._suite_run.judge(work.contract, work.suite, part, tallies)
+        failing = [(part, tallies) for part, tallies in pairs if _must_lose_rows(work.suite, tallies)]
+        committed = self._take_out(work, failing)
+        committed_dates = {result.partition_date for result in committed}
+        uncommitted = [
             result
             for part, tallies in pairs
-            if part.day not in committed
+            if part.day not in committed_dates
             for result in self._results(work.suite, part, tallies, None)
         ]
-        return moved, quiet
+        return committed, uncommitted
 
-    def _write_down(self, tables: Sequence[str], results: Sequence[CheckResult]) -> None:
-        """Commit results of some tables, together: each commit takes as long as all of these rows."""
+    def _commit_results(self, tables: Sequence[str], results: Sequence[CheckResult]) -> None:
+        """Commit results of several tables in one commit: a commit has a fixed cost."""
         rows = [result.row() for result in results]
         detail = f"of {tables[0] if len(tables) == 1 else counted(len(tables), 'table')}"
         unit = Unit("commit", RESULTS, detail=detail, reads=tuple(tables), writes=True)
         if rows:
             carry_out(unit, partial(append_own, self.lake.tables, RESULTS, lambda _: rows))
 
-    def _take_out(self, work: TableWork, dirty: list[tuple[Partition, list[Tally]]]) -> list[CheckResult]:
-        """Move failing rows to ``rejects`` and commit the results of those partitions with it; return the results.
+    def _take_out(self, work: TableWork, failing: list[tuple[Partition, list[Tally]]]) -> list[CheckResult]:
+        """Move failing rows to ``rejects``, commit the results of their partitions in the same plan and return them.
 
-        None are returned, and nothing was committed, if another process took the rows out first.
+        Returns an empty list, without a commit, if another process removed the rows first.
         """
-        written: list[CheckResult] = []
+        results: list[CheckResult] = []
 
-        def report(taken: dict[date, QuarantineResult]) -> list[dict[str, Any]]:
-            for part, tallies in dirty:
-                written.extend(self._results(work.suite, part, tallies, taken[part.day]))
-            return [result.row() for result in written]
+        def report(removed: dict[date, QuarantineResult]) -> list[dict[str, Any]]:
+            for part, tallies in failing:
+                results.extend(self._results(work.suite, part, tallies, removed[part.day]))
+            return [result.row() for result in results]
 
         def compose(number: int) -> "Plan | None":
-            written.clear()  # of an earlier try that lost its number to another driver
-            return compose_quarantine(self.lake, number, work.contract, [part for part, _ in dirty], report)
+            results.clear()  # results of an attempt that lost its number to another driver
+            return compose_quarantine(self.lake, number, work.contract, [part for part, _ in failing], report)
 
-        if dirty:
+        if failing:
             drive(self.lake, compose, InProcess())
-        return written
+        return results
 
     def _results(
-        self, suite: Suite, part: Partition, tallies: list[Tally], taken: QuarantineResult | None
+        self, suite: Suite, part: Partition, tallies: list[Tally], removed: QuarantineResult | None
     ) -> list[CheckResult]:
-        paths = part.files["path"].to_pylist() if taken is None else taken.files
+        paths = part.files["path"].to_pylist() if removed is None else removed.files
         facts = {
             "check_run": self.name,
             "table": suite.table,
@@ -310,10 +315,17 @@ class _Run:
             "contract_version": suite.version,
         }
         return [
-            result_of(one, tally, 0 if taken is None or not one.quarantines else taken.reasons[one.reason], facts)
-            for one, tally in zip(suite.expectations, tallies, strict=True)
+            result_of(
+                expectation,
+                tally,
+                0 if removed is None or not expectation.quarantines else removed.reasons[expectation.reason],
+                facts,
+            )
+            for expectation, tally in zip(suite.expectations, tallies, strict=True)
         ]
 
 
 def _must_lose_rows(suite: Suite, tallies: list[Tally]) -> bool:
-    return any(one.quarantines and tally.failed for one, tally in zip(suite.expectations, tallies, strict=True))
+    return any(
+        expectation.quarantines and tally.failed for expectation, tally in zip(suite.expectations, tallies, strict=True)
+    )

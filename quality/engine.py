@@ -1,13 +1,12 @@
-"""Great Expectations as a judge of rows, and the pandas frame that it is given.
+"""Great Expectations as the engine that checks rows, and the pandas frame that it validates.
 
-Its import takes seconds, so it happens when the first `Judge` is made: `great_expectations` is the one place. It is
-given a context in memory: no files, no project folder, no network. Of classified columns it is asked for yes or no
-only, because any other form of result copies values. A metric that crashed looks like one that failed; here it becomes
-an error of its own.
+The import takes seconds. It happens when the first `Judge` is made, in `great_expectations` only. The context is in
+memory: no files, no project folder, no network. For classified columns only yes or no is requested, because any other
+result format copies values. Great Expectations reports a crashed metric like a failed one; here it becomes an error.
 
-A frame has NumPy columns, which are judged ten times faster than Arrow ones. Integers are compared as floats, by pandas
-where there are NULLs among them and by Great Expectations, whose bounds are floats; those hold integers up to 2⁵³
-only, so larger ones go as Python objects.
+The frame has NumPy columns, which are checked ten times faster than Arrow columns. Integers are compared as floats: by
+pandas in columns with NULL, and by Great Expectations, whose bounds are floats. Floats hold integers up to 2⁵³ exactly,
+so larger integers are passed as Python objects.
 """
 
 import logging
@@ -40,7 +39,7 @@ EXACT: Final = 2**53
 
 
 def frame(rows: pa.Table, expectations: "Iterable[Expectation]", ranges: "Ranges") -> "pd.DataFrame":
-    """Return the columns that some row expectations need, and no others."""
+    """Return a frame of only those columns that the given row expectations need."""
     import pandas as pd
 
     columns: dict[str, pa.ChunkedArray] = {}
@@ -56,7 +55,7 @@ def frame(rows: pa.Table, expectations: "Iterable[Expectation]", ranges: "Ranges
 
 
 def values_of(column: pa.ChunkedArray, *, compared: bool) -> Any:  # noqa: ANN401 - a NumPy array or a pandas Series
-    """Return a column as pandas takes it; where values are `compared`, integers that no float holds as objects."""
+    """Return a column for pandas. If `compared`, integers that a float cannot hold become Python objects."""
     kind = column.type
     if pa.types.is_integer(kind) and compared and not _exact(column):
         return np.array(column.to_pylist(), dtype=object)
@@ -89,13 +88,13 @@ class Verdict:
     Attributes
     ----------
     success
-        Whether all rows passed; None if it could not be computed.
+            Whether all rows passed; None if the check could not be computed.
     checked, failed
-        Rows judged and rows that failed; None for classified columns, where only `success` is asked for.
+            Number of rows checked and failed; None for classified columns, where only `success` is requested.
     shown
-        A few failing values, of operational numbers only.
+            A few failing values, only of operational numbers.
     error
-        Why it could not be computed; for classified columns no more than that it could not.
+            Why the check could not be computed; without details for classified columns.
     """
 
     success: bool | None
@@ -107,14 +106,14 @@ class Verdict:
 
 @cache
 def gx_version() -> str:
-    """Return the version of Great Expectations, without its import."""
+    """Return the installed version of Great Expectations without importing it."""
     return version("great_expectations")
 
 
 def judge(
     contract: "Contract", rows: object, expectations: "Sequence[Expectation]", *, classified: bool
 ) -> "list[Verdict]":
-    """Put rows to this process's `Judge`, which is made when it is first asked: that takes seconds."""
+    """Validate rows with the `Judge` of this process. The first call makes it, which takes seconds."""
     return _judge_of_process()(contract, rows, expectations, classified=classified)
 
 
@@ -123,20 +122,20 @@ def _judge_of_process() -> "Judge":
     return Judge()
 
 
-def great_expectations() -> Any:  # noqa: ANN401 - theirs
-    """Import Great Expectations and return it: the one place."""
+def great_expectations() -> Any:  # noqa: ANN401 - their module
+    """Import Great Expectations and return the module. No other function imports it."""
     with silence():
         import great_expectations as gx
     return gx
 
 
 def in_memory() -> tuple[Any, Any]:
-    """Import Great Expectations; return it, and a definition of batches that takes any frame, held in memory."""
+    """Import Great Expectations; return it, and a batch definition for any frame, in a context in memory."""
     gx = great_expectations()
     base = gx.data_context.types.base
     with silence():
         config = base.DataContextConfig(
-            # their default makes a temporary folder for a site that nobody builds, and leaves it behind
+            # the default creates a temporary folder for a site that is never built, and does not delete it
             store_backend_defaults=base.InMemoryStoreBackendDefaults(init_temp_docs_sites=False),
             progress_bars=base.ProgressBarsConfig(globally=False),
             analytics_enabled=False,
@@ -147,17 +146,17 @@ def in_memory() -> tuple[Any, Any]:
 
 
 class Judge:
-    """Judges frames, for one thread at a time; others wait."""
+    """Validates frames. Calls from several threads run one after another."""
 
     def __init__(self) -> None:
         self._gx, self._batches = in_memory()
-        self._turn = Lock()
+        self._lock = Lock()
 
     def __call__(
         self, contract: "Contract", rows: object, expectations: "Sequence[Expectation]", *, classified: bool
     ) -> list[Verdict]:
-        """Return one verdict per expectation on a pandas frame, in their order; nothing that a check does raises."""
-        with self._turn:
+        """Return one verdict per expectation on a pandas frame, in their order. Errors of a check do not raise."""
+        with self._lock:
             return self._evaluate_expectations(contract, rows, expectations, classified=classified)
 
     def _evaluate_expectations(
@@ -176,23 +175,23 @@ class Judge:
                 batch = self._batches.get_batch(batch_parameters={"dataframe": rows})
                 suite = self._gx.ExpectationSuite(name="suite", expectations=ready)
                 results = batch.validate(suite, result_format=shown).results if ready else []
-        except Exception as error:  # noqa: BLE001 - whatever it was, it is the check that failed, not the data
-            whole = _error_result(type(error).__name__)
-            return [verdicts.get(index, whole) for index in range(len(expectations))]
+        except Exception as error:  # noqa: BLE001 - any error is one of the check, not of the data
+            verdict = _error_result(type(error).__name__)
+            return [verdicts.get(index, verdict) for index in range(len(expectations))]
         for result in results:
             assert result.expectation_config is not None
             index = (result.expectation_config.meta or {})["index"]
             verdicts[index] = _verdict(result, expectations[index], classified=classified)
         return [verdicts[index] for index in range(len(expectations))]
 
-    def _configure_expectation(self, contract: "Contract", expectation: "Expectation", index: int) -> Any:  # noqa: ANN401 - theirs
+    def _configure_expectation(self, contract: "Contract", expectation: "Expectation", index: int) -> Any:  # noqa: ANN401 - their object
         check = expectation.check
         kind = getattr(self._gx.expectations, expectation.kind)
         kwargs = FORMS[check.kind].kwargs(check, contract.column(check.columns[0]))
         return kind(**kwargs, meta={"index": index})
 
 
-def _verdict(result: Any, expectation: "Expectation", *, classified: bool) -> Verdict:  # noqa: ANN401 - theirs
+def _verdict(result: Any, expectation: "Expectation", *, classified: bool) -> Verdict:  # noqa: ANN401 - their object
     error = error_of(result.exception_info, classified=classified)
     if error:
         return Verdict(None, error=error)
@@ -206,19 +205,19 @@ def _verdict(result: Any, expectation: "Expectation", *, classified: bool) -> Ve
 
 
 def error_of(info: dict[str, Any], *, classified: bool) -> str:
-    """Return what went wrong, of which they tell either flat or once a metric; empty if nothing did."""
-    per_metric = [one for one in info.values() if isinstance(one, dict)]
-    raised = next((one for one in [info, *per_metric] if one.get("raised_exception")), None)
+    """Return the error in exception info, which is flat or has an entry per metric; empty if there is none."""
+    per_metric = [entry for entry in info.values() if isinstance(entry, dict)]
+    raised = next((entry for entry in [info, *per_metric] if entry.get("raised_exception")), None)
     if raised is None:
         return ""
-    # the first of a chain is the cause; they wrap it in an error of their own
-    named = _CLASS.search(str(raised.get("exception_traceback", "")))
-    kind = named[1].rpartition(".")[2] if named else ""
+    # the first error of the chain is the cause; Great Expectations wraps it
+    match = _CLASS.search(str(raised.get("exception_traceback", "")))
+    kind = match[1].rpartition(".")[2] if match else ""
     return error_text(kind, str(raised.get("exception_message", "")), classified=classified)
 
 
 def error_text(kind: str, message: str, *, classified: bool) -> str:
-    """Return an error's class in words, and what it says unless that may quote a classified value."""
+    """Return an error's class in words, and its message unless that may quote a classified value."""
     text = f"could not be computed ({kind or 'no reason given'})"
     if message and not classified:
         text += f": {' '.join(message.split())[:_MESSAGE]}"
@@ -231,7 +230,7 @@ def _error_result(kind: str) -> Verdict:
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Keep their log and their warnings to themselves: both may quote what they looked at."""
+    """Suppress log and warnings of Great Expectations: both may quote values."""
     logger = logging.getLogger("great_expectations")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

@@ -1,13 +1,12 @@
-"""Each check kind as an expectation of Great Expectations, and as a screen that clears rows without it.
+"""Each check kind as an expectation of Great Expectations, and as a screen that passes rows without it.
 
-Nearly always all rows are good. A column's extremes show that they lie in a range, its distinct words that they match a
-pattern. Each ``clear_…`` function returns how many rows a check judges if surely none of them fails it; else None, and
-Great Expectations is asked.
+Nearly always all rows pass. The extremes of a column show that its values are in a range; its distinct values show that
+they match a pattern. A ``clear_…`` function returns the number of rows that a check applies to if none of them can
+fail. Otherwise it returns None, and Great Expectations validates the rows.
 
-Great Expectations and the Arrow masks (`ranklake.lake.contracts.checks.registry`) are independent: the one judges; the
-other counts where the first may not be asked for more than yes or no (classified columns), and a test holds each
-against the other. A kind without a line in `FORMS` is put to Great Expectations as a column of 1 and 0 that the mask
-gives.
+Great Expectations and the Arrow masks (`ranklake.lake.contracts.checks.registry`) are independent implementations. The
+masks count rows of classified columns, for which Great Expectations returns only yes or no. A test compares both. A
+kind without an entry in `FORMS` is passed to Great Expectations as a column of 1 and 0, computed by the mask.
 """
 
 import math
@@ -26,12 +25,12 @@ from ranklake.lake.contracts.model import Check, Column
 
 
 class Screen:
-    """Looks at some rows of one table; what checks have in common is computed once.
+    """Facts about the columns of a batch of rows; each is computed once and shared by all checks.
 
     Parameters
     ----------
     rows
-        Columns under the contract's types, text dictionary-typed.
+            Columns with the contract's types; text is dictionary-encoded.
     ranges
         Valid range of each metric.
     """
@@ -43,11 +42,11 @@ class Screen:
         self._words: dict[str, pa.ChunkedArray] = {}
 
     def valid(self, name: str) -> int:
-        """Return how many values a column has."""
+        """Return the number of values of a column that are not NULL."""
         return int(self.rows.num_rows - self.rows[name].null_count)
 
     def finite(self, name: str) -> bool:
-        """Whether a column has neither NaN nor infinity; False where that is not sure."""
+        """Return True if a column has neither NaN nor infinity; False also if that is uncertain."""
         if name not in self._finite:
             column = self.rows[name]
             total = pc.sum(column).as_py() if pa.types.is_floating(column.type) else None
@@ -55,14 +54,14 @@ class Screen:
         return self._finite[name]
 
     def extremes(self, name: str) -> tuple[Any, Any]:
-        """Return the least and the greatest value of a column as Python values, which compare exactly."""
+        """Return minimum and maximum of a column as Python values, which compare exactly."""
         if name not in self._extremes:
             ends = pc.min_max(self.rows[name])
             self._extremes[name] = (ends["min"].as_py(), ends["max"].as_py())
         return self._extremes[name]
 
     def words(self, name: str) -> pa.ChunkedArray:
-        """Return the distinct values of a column, perhaps with some that none of these rows has."""
+        """Return the distinct values of a column; the dictionary may add values that no row has."""
         if name not in self._words:
             column = self.rows[name]
             if pa.types.is_dictionary(column.type):
@@ -72,18 +71,18 @@ class Screen:
 
 
 def clear_not_null(screen: Screen, check: "Check") -> int | None:
-    """Clear a column that is full."""
+    """Pass a column without NULL."""
     judged = screen.valid(check.columns[0])
     return judged if judged == screen.rows.num_rows else None
 
 
 def clear_between(screen: Screen, check: "Check") -> int | None:
-    """Clear a column whose extremes lie in the range."""
+    """Pass a column whose extremes lie in the range."""
     (name,) = check.columns
     ends = screen.extremes(name)
     if pa.types.is_temporal(screen.rows[name].type):
-        of = pa.table({name: pa.array(ends, screen.rows[name].type)})
-        inside = not pc.any(failures(check, of, screen.ranges)).as_py()
+        bounds = pa.table({name: pa.array(ends, screen.rows[name].type)})
+        inside = not pc.any(failures(check, bounds, screen.ranges)).as_py()
     else:
         least, greatest = ends
         inside = (check.min is None or least >= check.min) and (check.max is None or greatest <= check.max)
@@ -91,14 +90,14 @@ def clear_between(screen: Screen, check: "Check") -> int | None:
 
 
 def clear_by_word(screen: Screen, check: "Check") -> int | None:
-    """Clear a column whose distinct values all pass."""
+    """Pass a column whose distinct values all pass."""
     (name,) = check.columns
     bad = failures(check, pa.table({name: screen.words(name)}), screen.ranges)
     return None if pc.any(bad).as_py() else screen.valid(name)
 
 
 def clear_by_row(screen: Screen, check: "Check") -> int | None:
-    """Clear rows that all pass, by the mask: still a tenth of what Great Expectations costs."""
+    """Pass rows that all pass by the mask, at a tenth of the cost of Great Expectations."""
     rows = screen.rows.select(list(dict.fromkeys(check.columns)))
     if pc.any(failures(check, rows, screen.ranges)).as_py():
         return None
@@ -108,27 +107,27 @@ def clear_by_row(screen: Screen, check: "Check") -> int | None:
 
 
 def clear_at_most(screen: Screen, check: "Check") -> int | None:
-    """Clear rows that all pass, unless a float is checked against an integer."""
+    """Pass rows that all pass by the mask, unless a float is compared with an integer."""
     floats = {pa.types.is_floating(screen.rows[name].type) for name in check.columns}
-    return clear_by_row(screen, check) if len(floats) == 1 else None  # a float may not tell two large integers apart
+    return clear_by_row(screen, check) if len(floats) == 1 else None  # two large integers may be the same float
 
 
 def clear_finite(screen: Screen, check: "Check") -> int | None:
-    """Clear a column that `clear` has found to be finite."""
+    """Pass a column; `clear` has already found it finite."""
     return screen.valid(check.columns[0])
 
 
 def clear_dated(screen: Screen, check: "Check") -> int | None:
-    """Clear rows whose times and dates are all of one day."""
+    """Pass rows whose timestamps and dates all have the same day."""
     moment, day = check.columns
     if screen.rows[moment].null_count or screen.rows[day].null_count:
         return None
-    days = {*screen.extremes(day), *(one.astimezone(UTC).date() for one in screen.extremes(moment))}
+    days = {*screen.extremes(day), *(time.astimezone(UTC).date() for time in screen.extremes(moment))}
     return int(screen.rows.num_rows) if len(days) == 1 else None
 
 
 def clear_metric_range(screen: Screen, check: "Check") -> int | None:
-    """Clear values that lie in the ranges of their metrics."""
+    """Pass values that lie in the ranges of their metrics."""
     judged: int = 0
     for batch in screen.rows.select(list(check.columns)).to_batches():
         metric, value = batch.columns
@@ -145,7 +144,7 @@ def _raw(check: Check, rows: pa.Table, ranges: Ranges) -> dict[str, pa.ChunkedAr
 
 
 def _pair(check: Check, rows: pa.Table, ranges: Ranges) -> dict[str, pa.ChunkedArray]:
-    """Return both columns, the larger with its tolerance added, which Great Expectations does not know."""
+    """Return both columns, the larger with its tolerance added: Great Expectations has no tolerance."""
     columns = _raw(check, rows, ranges)
     if check.tolerance:
         columns[f"tolerant:{check.id}"] = pc.add(rows[check.columns[1]].cast(pa.float64()), check.tolerance)
@@ -153,15 +152,15 @@ def _pair(check: Check, rows: pa.Table, ranges: Ranges) -> dict[str, pa.ChunkedA
 
 
 def _flag(check: Check, rows: pa.Table, ranges: Ranges) -> dict[str, pa.ChunkedArray]:
-    """Return 1 where a row passes, 0 where it fails, NULL where it is not judged.
+    """Return a column with 1 for rows that pass, 0 for rows that fail, NULL for rows that the check does not apply to.
 
-    For what pandas cannot say (NaN is NULL to it) or Great Expectations has no word for. Numbers, since a pandas column
-    of booleans with NULLs is one of Python objects.
+    Used if pandas cannot represent the values (NaN is NULL to pandas) or Great Expectations has no such check. The
+    values are numbers, since pandas stores booleans with NULLs as Python objects.
     """
     passes = pc.invert(failures(check, rows, ranges)).cast(pa.float64())
-    there = judged_mask(check, rows, ranges)
-    if there is not None:
-        passes = pc.if_else(there, passes, pa.scalar(None, pa.float64()))
+    judged = judged_mask(check, rows, ranges)
+    if judged is not None:
+        passes = pc.if_else(judged, passes, pa.scalar(None, pa.float64()))
     return {f"holds:{check.id}": passes}
 
 
@@ -181,7 +180,7 @@ def _range(check: Check, column: Column) -> dict[str, Any]:
 
 
 def _end(value: object, column: Column) -> object:
-    """Return one end of a range as the frame's column has it: a time in UTC, which for a date is its midnight."""
+    """Return one end of a range with the type of the frame's column: a UTC timestamp, midnight for a date."""
     if value is None or column.type not in {"timestamp", "date"}:
         return value
     moment = datetime.fromisoformat(str(value))
@@ -205,25 +204,24 @@ def _order(check: Check, column: Column) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What the quality room knows of one kind.
+    """How a check kind is evaluated by Great Expectations and by the screen.
 
     Attributes
     ----------
     expectation
-        Its class in ``great_expectations.expectations``, or that of the same meaning where a partition is judged as a
-        whole.
+        Class in ``great_expectations.expectations``; for checks of whole partitions, the class of the same meaning.
     kwargs
-        Given the check and its first column, returns the arguments; they name columns of the frame.
+        Function from the check and its first column to the arguments, which name columns of the frame.
     columns
-        Given check and rows, returns the frame's columns it needs.
+        Function from check, rows and ranges to the columns of the frame that the check needs.
     clear
-        How the screen counts rows of which surely none fails.
+        Function that counts the rows of a batch if none of them can fail.
     compares
-        Whether values are compared, so that integers too large for a float must go as Python objects.
+        Whether values are compared, so that integers too large for a float become Python objects.
     shows
-        Whether failing numbers and times tell something.
+        Whether failing numbers and times are informative.
     judges_nothing
-        Whether a partition without a value to judge is judged all the same.
+        Whether a partition without values is checked rather than skipped.
     """
 
     expectation: str = "ExpectColumnValuesToBeInSet"
@@ -241,7 +239,7 @@ _ORDER: Final = "ExpectColumnPairValuesAToBeGreaterThanB"
 
 
 def _own(name: str) -> Form:
-    """Return the form of a kind that Great Expectations has no word for: only the name that it would have there."""
+    """Return the form of a kind that Great Expectations does not have; only its name follows their convention."""
     return Form("Expect" + "".join(word.capitalize() for word in name.split("_")), judges_nothing=True)
 
 
@@ -263,15 +261,15 @@ FORMS: Final[Mapping[str, Form]] = {
     "duplicates": Form("ExpectCompoundColumnsToBeUnique"),
     "row_count": Form("ExpectTableRowCountToBeBetween", judges_nothing=True),
 }
-"""Kinds that Great Expectations has a word for, or that a look at a column can clear; the others as `Form` has it."""
+"""Forms of kinds that Great Expectations has, or that the screen can pass; other kinds have the defaults of `Form`."""
 
 
 def clear(screen: Screen, check: Check) -> int | None:
-    """Return how many rows a check can say something of, if surely none of them fails it; else None."""
+    """Return the number of rows that a check applies to if none of them can fail; else None."""
     try:
-        # NaN is no value to Great Expectations and a wrong one to Arrow, so there only the former is asked.
+        # NaN is missing to Great Expectations and a failure to Arrow; let Great Expectations decide.
         if not all(screen.finite(name) for name in check.columns):
             return None
         return FORMS[check.kind].clear(screen, check)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):  # a bound that does not suit its column
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):  # a bound of a type that does not fit the column
         return None

@@ -1,10 +1,9 @@
-"""Whether keys repeat in a partition, in bounded memory: what is too large to hold is spilled to disk.
+"""Detection of repeated keys in a partition, in bounded memory: larger data spill to disk.
 
-Keys hardly ever repeat, and those of captured rows end in a number that counts up: slots of a segment, steps of a rank.
-Where rows of one series of such numbers lie together, `_Ranges` marks the numbers and keeps the ranges that they fill.
-Other keys are hashed: if no two rows have the same 64 bits, no two have the same key. `Hashes` finds that out along
-with the scan of the rows. Only if a range overlaps or a hash comes twice are the keys themselves counted, by
-`count_repeats`.
+Keys rarely repeat. Keys of captured rows end in a counter: slots of a segment, steps of a rank. If rows of the same
+counter (a series) are adjacent, `_Ranges` marks the numbers and keeps the ranges that they fill. Other keys are hashed:
+if all 64-bit hashes differ, all keys differ. `Hashes` does this during the scan of the rows. Only if ranges overlap or
+a hash repeats does `count_repeats` count the keys themselves.
 """
 
 from contextlib import ExitStack, contextmanager
@@ -32,12 +31,12 @@ if TYPE_CHECKING:
 MEMORY_BYTES: Final = 512 * 2**20
 HELD_BYTES: Final = 128 * 2**20
 MOST_REPEATED: Final = 100_000
-"""Keys that are named, where several rows have one."""
-_ROWS: Final = 2**15  # whose hashes are computed at a time, so that they stay in the processor's cache
+"""Maximum number of repeated keys that are returned."""
+_ROWS: Final = 2**15  # hashed at a time, so that they fit in the processor's cache
 _MIX: Final = ((np.uint64(32), np.uint64(0xD6E8FEB86659FD93)), (np.uint64(29), np.uint64(0x9E3779B97F4A7C15)))
 
-_FEW: Final = 1024  # series, ranges or numbers that are worth marking, however few rows have them
-_SPARSE: Final = 4  # rows to a series, and to a range, from which on marking costs less than hashing
+_FEW: Final = 1024  # series, ranges or numbers that are always marked
+_SPARSE: Final = 4  # rows per series, and per range, above which marking is cheaper than hashing
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _SECOND_US: Final = 1_000_000
@@ -48,20 +47,20 @@ _NUMBER_BYTES: Final = 4
 _Words = npt.NDArray[np.uint64]
 _Numbers = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 _Series = tuple[_Words, npt.NDArray[np.int64], npt.NDArray[np.int64]]
-"""Hash, least and greatest number of each."""
+"""Hash, minimum and maximum of each series."""
 
 
 class Hashes:
-    """Hashes of the keys of a partition, as a context: files on disk, if there are any, are gone when it is left.
+    """Hashes of the keys of a partition. A context manager, which deletes its spill files at exit.
 
     Parameters
     ----------
     columns
-        What makes the key.
+            Columns of the key.
     rows
-        How many rows will come, about.
+            Expected number of rows.
     held_bytes
-        Hashes that are held and sorted at a time; more are kept in files, each with its own range of hashes.
+            Bytes of hashes that are sorted at a time. More hashes spill to files, each with a range of hashes.
     """
 
     def __init__(self, columns: "Sequence[str]", rows: int, held_bytes: int = HELD_BYTES) -> None:
@@ -70,7 +69,7 @@ class Hashes:
         self._held: list[_Words] = []
         self._folder: Path | None = None
         self._stack = ExitStack()
-        self._able = bool(columns)
+        self._is_sure = bool(columns)
         self._ranges: _Ranges | None = _Ranges(held_bytes // _NUMBER_BYTES)
 
     def __enter__(self) -> Self:
@@ -82,12 +81,12 @@ class Hashes:
         self._stack.close()
 
     def add(self, rows: pa.Table) -> int:
-        """Add the keys of some rows; return the number of rows whose key has no NULL. Other rows are left out.
+        """Add the keys of rows with dictionary-encoded text. Return the number of rows whose key has no NULL.
 
-        Text is dictionary-typed.
+        Rows with NULL in the key are left out.
         """
-        self._able = self._able and all(_hashable(rows[name].type) for name in self.columns)
-        if not self._able:
+        self._is_sure = self._is_sure and all(_hashable(rows[name].type) for name in self.columns)
+        if not self._is_sure:
             return 0
         keys = rows.select(list(self.columns))
         if any(column.null_count for column in keys.columns):
@@ -98,12 +97,12 @@ class Hashes:
         return int(keys.num_rows)
 
     def end_file(self) -> None:
-        """Say that rows of another file follow: series hardly ever go on there."""
+        """Mark the end of a file: series rarely continue in the next one."""
         if self._ranges is not None and not self._ranges.mark():
             self._hash_ranges()
 
     def _hash_ranges(self) -> None:
-        """Hash all keys from now on, and those that were to be kept as ranges."""
+        """Hash the keys that are held as ranges, and all later keys."""
         if self._ranges is not None:
             for hashes in self._ranges.hashes():
                 self._keep(hashes)
@@ -112,8 +111,8 @@ class Hashes:
     def _keep(self, hashes: _Words) -> None:
         try:
             self._hold_or_spill(hashes)
-        except OSError:  # a disk that is full: `count_repeats` may say so
-            self._able = False
+        except OSError:  # the disk is full; `count_repeats` reports it
+            self._is_sure = False
 
     def _hold_or_spill(self, hashes: _Words) -> None:
         if self._folder is None:
@@ -126,35 +125,35 @@ class Hashes:
                 in_range.tofile(file)
 
     def distinct(self) -> bool:
-        """Whether all keys differ; False where that is not sure."""
+        """Return True if all keys differ; False also if that is uncertain."""
         self.end_file()
         if self._ranges is not None:
-            return self._able and self._ranges.distinct()
+            return self._is_sure and self._ranges.distinct()
         if self._folder is None:
-            return self._able and _all_differ(np.concatenate([np.empty(0, np.uint64), *self._held]))
+            return self._is_sure and _all_differ(np.concatenate([np.empty(0, np.uint64), *self._held]))
         files = sorted(self._folder.iterdir())
-        return self._able and all(_all_differ(np.fromfile(file, np.uint64)) for file in files)
+        return self._is_sure and all(_all_differ(np.fromfile(file, np.uint64)) for file in files)
 
 
 class _Ranges:
-    """Keys by what their last column, a number, ranges over, for each hash of the columns before it: their series.
+    """Keys as ranges of their last column, a number, for each series: the rows with equal values in the other columns.
 
     Parameters
     ----------
     most_rows
-        Rows whose numbers are held before they are marked. Of ranges, a fourth as many are kept.
+            Number of rows whose numbers are held before they are marked. A quarter as many ranges are kept.
     """
 
     def __init__(self, most_rows: int) -> None:
         self._most_rows = most_rows
         self._rows = 0
-        self._heads: list[_Series] = []  # of rows that are held: those that follow one another in one series
-        self._numbers: list[tuple[_Numbers, _Numbers]] = []  # how many rows each of these has, and their numbers
+        self._heads: list[_Series] = []  # of adjacent rows of one series, not yet marked
+        self._numbers: list[tuple[_Numbers, _Numbers]] = []  # number of rows of each, and the numbers
         self._filled: list[_Series] = []
         self._is_distinct = True
 
     def add(self, keys: pa.Table) -> bool:
-        """Add keys without NULL; False, and nothing is added, where they are better hashed."""
+        """Add keys without NULL. Return False, without adding, if hashing is cheaper."""
         *before, last = keys.columns
         if not keys.num_rows:
             return True
@@ -178,7 +177,7 @@ class _Ranges:
         return True
 
     def mark(self) -> bool:
-        """Turn the numbers that are held into ranges; False where they are better hashed."""
+        """Convert the held numbers to ranges. Return False if hashing is cheaper."""
         if not self._rows:
             return True
         series, low, high = (np.concatenate(of) for of in zip(*self._heads, strict=True))
@@ -186,10 +185,10 @@ class _Ranges:
         least, most = np.full(len(distinct), _MOST), np.full(len(distinct), _LEAST)
         np.minimum.at(least, of, low)
         np.maximum.at(most, of, high)
-        sizes = most.view(np.uint64) - least.view(np.uint64)  # less one, and never too large for this type
+        sizes = most.view(np.uint64) - least.view(np.uint64)  # size minus one; always fits the type
         if float(sizes.sum(dtype=float)) > 2 * self._rows + _FEW * _FEW:
             return False
-        begins = np.append(1, np.cumsum(sizes.astype(np.int64) + 2) + 1)  # nothing is marked between two series
+        begins = np.append(1, np.cumsum(sizes.astype(np.int64) + 2) + 1)  # with a gap between series
         marked = np.zeros(begins[-1], bool)
         shift = (begins[:-1] - least)[of]
         at = 0
@@ -207,7 +206,7 @@ class _Ranges:
         return True
 
     def distinct(self) -> bool:
-        """Whether all keys that were marked differ; False where that is not sure."""
+        """Return True if all marked keys differ; False also if that is uncertain."""
         if not self._filled or not self._is_distinct:
             return self._is_distinct
         series, low, high = (np.concatenate(of) for of in zip(*self._filled, strict=True))
@@ -216,7 +215,7 @@ class _Ranges:
         return not bool(np.any((series[1:] == series[:-1]) & (low[1:] <= high[:-1])))
 
     def hashes(self) -> "Iterator[_Words]":
-        """Yield the hashes of all keys, as `_hashes` gives them of all columns; after a repeat one comes twice."""
+        """Yield the hashes of all keys, as `_hashes` computes them. After a repeat, one hash is yielded twice."""
         for (series, _, _), (counts, numbers) in zip(self._heads, self._numbers, strict=True):
             yield _hashes(np.repeat(series, counts), [numbers.astype(np.int64).view(np.uint64)])
         for series, low, high in self._filled:
@@ -229,10 +228,10 @@ class _Ranges:
 
 
 def near_files(files: pa.Table, columns: "Sequence[str]", distinct: "frozenset[str]") -> pa.Table:
-    """Files whose keys have to be read, given that the files in `distinct` together repeat no key.
+    """Return the files whose keys have to be read, given that the files in `distinct` together repeat no key.
 
-    These are all files outside `distinct`, and those in it that may share a key with one outside. Two files share none
-    if their ranges of a key's column in the Delta log do not overlap, as those of different minutes mostly do not.
+    These are all files outside `distinct`, and those in it that may share a key with a file outside. Two files share no
+    key if their ranges of a key column in the Delta log do not overlap, as in files of different minutes.
     """
     known = pc.is_in(files["path"], value_set=pa.array(sorted(distinct), pa.string()))
     ranges = [_ranges(files, name) for name in columns]
@@ -247,10 +246,10 @@ def near_files(files: pa.Table, columns: "Sequence[str]", distinct: "frozenset[s
 
 
 def _ranges(files: pa.Table, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-    """Least and greatest value of a column in each file, from the Delta log; None if the log has no exact ones.
+    """Return minimum and maximum of a column in each file, from the Delta log; None if the log has no exact ones.
 
-    A file without such values has the widest range. A log may cut text and floats short, so these have none; ranges of
-    times are wider by a second on each side, as a log may leave out fractions.
+    A file without statistics gets the widest range. A log may truncate text and floats, so these types have none.
+    Ranges of times are extended by a second on each side, as a log may omit fractions.
     """
     ends = []
     for side, unknown, more in (("min", _LEAST, -_SECOND_US), ("max", _MOST, _SECOND_US)):
@@ -270,12 +269,12 @@ def _all_differ(hashes: _Words) -> bool:
 
 
 def _hashable(kind: pa.DataType) -> bool:
-    """Whether values of a type are equal if and only if their bits are."""
+    """Whether values of a type are equal exactly if their bits are equal."""
     return bool(pa.types.is_integer(kind) or pa.types.is_temporal(kind) or pa.types.is_dictionary(kind))
 
 
 def _words(column: pa.ChunkedArray) -> _Words:
-    """Return 64 bits for each value of a column without NULL; equal values have the same."""
+    """Return 64 bits for each value of a column without NULL; equal values have equal bits."""
     if pa.types.is_dictionary(column.type):
         from pandas.util import hash_array  # type: ignore[import-untyped]
 
@@ -291,14 +290,14 @@ def _words(column: pa.ChunkedArray) -> _Words:
 
 
 def _hashes(hashes: _Words, columns: list[_Words]) -> _Words:
-    """Hash further columns into `hashes`, in place, and return it."""
+    """Hash columns into `hashes`, in place, and return it."""
     for start in range(0, len(hashes), _ROWS):
         _mix(hashes[start : start + _ROWS], [column[start : start + _ROWS] for column in columns])
     return hashes
 
 
 def _mix(hashes: _Words, columns: list[_Words]) -> None:
-    """Hash a key's columns into `hashes`, in place. Of one column's bits each change changes the hash."""
+    """Hash a key's columns into `hashes`, in place. Each change of the bits of one column changes the hash."""
     spare = np.empty_like(hashes)
     for column in columns:
         np.bitwise_xor(hashes, column, out=hashes)
@@ -309,9 +308,9 @@ def _mix(hashes: _Words, columns: list[_Words]) -> None:
 
 
 def count_repeats(store: "Store", contract: "Contract", files: pa.Table, columns: "Sequence[str]") -> tuple[int, int]:
-    """Return (rows whose key has no NULL, those of them that repeat a key) in the files of one partition.
+    """Return the number of rows whose key has no NULL, and how many of them repeat an earlier key, in one partition.
 
-    NULLs are not equal to one another, as in SQL's UNIQUE. ``date`` is the same in all rows, so it is left out.
+    NULLs are not equal, as in SQL's UNIQUE. The constant column ``date`` is left out.
     """
     with _key_counts(store, contract, files, columns) as (session, keys):
         sums = session.sql(f"SELECT sum(n), sum(n - 1) FROM ({keys})").to_arrow_table()  # noqa: S608
@@ -320,7 +319,7 @@ def count_repeats(store: "Store", contract: "Contract", files: pa.Table, columns
 
 
 def repeated_keys(store: "Store", contract: "Contract", files: pa.Table, columns: "Sequence[str]") -> pa.Table:
-    """Return the keys that repeat in the files of one partition, each once; one more than `MOST_REPEATED` at most."""
+    """Return the keys that repeat in the files of one partition, each once; at most `MOST_REPEATED` + 1 keys."""
     names = ", ".join(f'"{name}"' for name in columns if name not in contract.partition)
     with _key_counts(store, contract, files, columns) as (session, keys):
         query = f"SELECT {names} FROM ({keys}) WHERE n > 1 LIMIT {MOST_REPEATED + 1}"  # noqa: S608
@@ -331,9 +330,9 @@ def repeated_keys(store: "Store", contract: "Contract", files: pa.Table, columns
 def _key_counts(
     store: "Store", contract: "Contract", files: pa.Table, columns: "Sequence[str]"
 ) -> "Iterator[tuple[SessionContext, str]]":
-    """Give a session and its query of each key without NULL and its count ``n``.
+    """Yield a session and the SQL of each key without NULL and its count ``n``.
 
-    What it spills goes with the context, and where the process is killed, with the next one's.
+    Spill files are deleted at exit; after a kill, the next context deletes them.
     """
     from datafusion import RuntimeEnvBuilder, SessionConfig, SessionContext
 
@@ -349,10 +348,10 @@ def _key_counts(
         filesystem=store.arrow_filesystem(),
     )
     quoted = ", ".join(f'"{name}"' for name in names)
-    there = " AND ".join(f'"{name}" IS NOT NULL' for name in names)
+    complete = " AND ".join(f'"{name}" IS NOT NULL' for name in names)
     with scratch("keys") as folder:
         runtime = RuntimeEnvBuilder().with_disk_manager_specified(folder).with_fair_spill_pool(MEMORY_BYTES)
         session = SessionContext(SessionConfig().with_target_partitions(2), runtime)
         session.register_dataset("rows", rows)
-        # Names are a contract's column names, which hold letters, digits and underscores only.
-        yield session, f"SELECT {quoted}, count(*) AS n FROM rows WHERE {there} GROUP BY {quoted}"  # noqa: S608
+        # Names are column names of a contract, which consist of letters, digits and underscores.
+        yield session, f"SELECT {quoted}, count(*) AS n FROM rows WHERE {complete} GROUP BY {quoted}"  # noqa: S608

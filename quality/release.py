@@ -1,13 +1,13 @@
 """Releases: held partitions and quarantined rows return to their tables after a fix, once a release is approved.
 
     plan: holds, rejects and refused segments that pass today ─▶ a proposal ─▶ approve ─▶ apply: still the same? ─▶ one
-        numbered plan: rows from ``rejects`` into their tables, and the register's row, by which partitions are free;
-        then segments are dated now in the spool, so that the next ingest judges them again
+        numbered plan: rows from ``rejects`` into their tables, and the register's row, which ends the holds; then the
+        segments get today's date in the spool, so that the next ingest reads them again
 
-What proposals have in common is in `ranklake.retention.proposals.lifecycle`. A rejected row is stored whole as JSON
-(`ranklake.lake.ingest.refused`). It stays in ``rejects`` if it cannot be read back exactly: columns that the contract
-does not know, values that are not of their type, a key that the table holds already, a date that retention removed, a
-segment that a person disowned.
+`ranklake.retention.proposals.lifecycle` has the steps that all proposals share. A rejected row is stored as JSON with
+all its values (`ranklake.lake.ingest.refused`). It is not released if it cannot be read back exactly: it has columns
+that the contract lacks, values of another type, a key that the table already has, a date that retention removed, or it
+comes from a segment that a person disowned.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -54,19 +54,19 @@ if TYPE_CHECKING:
 
 REJECTS: Final = "rejects"
 _SOURCES: Final = ("check", "ingest")
-"""Sources of rejects that a release may return; rows that a person disowned stay."""
+"""Sources of rejects that a release may return; rows that a person disowned are not returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassingRows:
-    """Rows of one table that pass now, of one date of ``rejects`` and one reason.
+    """Rejected rows of one table that pass now, of one date of ``rejects`` and one reason.
 
     Attributes
     ----------
     places
-        Where they are in ``rejects``: path of the file and row in it.
-    rows
-        As they go into their table.
+            Path and row number in ``rejects`` of each.
+        rows
+            The rows with the columns of their table.
     """
 
     table: str
@@ -77,7 +77,7 @@ class PassingRows:
 
     @property
     def keys_sha256(self) -> str:
-        """Digest of their keys, in any order."""
+        """Digest of the rows' keys, independent of their order."""
         return keys_sha256(self.rows)
 
 
@@ -89,16 +89,16 @@ def passing_rows(lake: "Lake", tables: Sequence[str]) -> Iterator[PassingRows]:
     names = ["table", "source", "reason", "row", "date"]
     for path, rows in read_some(lake.tables, packaged(REJECTS), live, names):
         for place, row in enumerate(rows.to_pylist()):
-            known = contracts.get(row["table"])
-            if row["table"] not in tables or known is None or row["source"] not in _SOURCES:
+            contract = contracts.get(row["table"])
+            if row["table"] not in tables or contract is None or row["source"] not in _SOURCES:
                 continue
-            if (values := row_values(known, row["row"])) is not None:
+            if (values := row_values(contract, row["row"])) is not None:
                 groups.setdefault((row["table"], row["date"], row["reason"]), []).append(((path, place), values))
-    taken = retired_dates(lake.tables)
+    retired = retired_dates(lake.tables)
     seen: dict[str, set[tuple[int, ...]]] = {}
     for (table, day, reason), members in sorted(groups.items(), key=lambda group: group[0]):
         rows = pa.Table.from_pylist([values for _, values in members], schema=arrow_schema(contracts[table]))
-        good = _passing(lake.tables, contracts[table], rows, taken.get(table, {}), seen.setdefault(table, set()))
+        good = _passing(lake.tables, contracts[table], rows, retired.get(table, {}), seen.setdefault(table, set()))
         if good:
             places = tuple(members[index][0] for index in good)
             yield PassingRows(table, day, reason, places, rows.take(pa.array(good)))
@@ -109,20 +109,30 @@ def _dates(tables: "Tables") -> list[date]:
 
 
 def _passing(
-    tables: "Tables", contract: "Contract", rows: pa.Table, taken: Mapping[date, int], seen: set[tuple[int, ...]]
+    tables: "Tables", contract: "Contract", rows: pa.Table, retired: Mapping[date, int], seen: set[tuple[int, ...]]
 ) -> list[int]:
-    """Return the indices of rows that pass, whose date is not retired and whose key is not stored yet."""
+    """Return the indices of rows that pass, whose date is not retired and whose key is not in the table or `seen`."""
     verdicts = edge.reject_reasons(contract, rows).to_pylist()
     dates = rows["date"].to_pylist()
-    good = [at for at, why in enumerate(verdicts) if why is None and dates[at] is not None and dates[at] not in taken]
-    held = read(tables, contract, list(RECORDED_KEY), partitions=sorted({dates[at] for at in good})) if good else None
-    there = set() if held is None else set(zip(*(held[name].to_pylist() for name in RECORDED_KEY), strict=True))
+    good = [
+        index
+        for index, reason in enumerate(verdicts)
+        if reason is None and dates[index] is not None and dates[index] not in retired
+    ]
+    stored = (
+        read(tables, contract, list(RECORDED_KEY), partitions=sorted({dates[index] for index in good}))
+        if good
+        else None
+    )
+    stored_keys = (
+        set() if stored is None else set(zip(*(stored[name].to_pylist() for name in RECORDED_KEY), strict=True))
+    )
     keys = list(zip(*(rows[name].to_pylist() for name in RECORDED_KEY), strict=True))
     passing = []
-    for at in good:
-        if keys[at] not in there and keys[at] not in seen:
-            seen.add(keys[at])
-            passing.append(at)
+    for index in good:
+        if keys[index] not in stored_keys and keys[index] not in seen:
+            seen.add(keys[index])
+            passing.append(index)
     return passing
 
 
@@ -130,7 +140,7 @@ KINDS: Final = ("partition", "rows", "segment")
 
 
 class NothingToReleaseError(RanklakeError):
-    """Nothing is held back, and nothing in quarantine or refused passes."""
+    """No partition is held, and no rejected row or refused segment passes."""
 
     def __init__(self, *, without_spool: bool = False) -> None:
         hint = "fix the check, the data or the rules of the spool first; 'ranklake quality held' shows what is held"
@@ -140,7 +150,7 @@ class NothingToReleaseError(RanklakeError):
 
 
 class NoSpoolError(RanklakeError):
-    """A release names refused segments, and no spool is configured."""
+    """A release contains refused segments, and no spool is configured."""
 
     def __init__(self, name: str) -> None:
         hint = "give --spool, or name it in ranklake.toml"
@@ -165,13 +175,13 @@ def plan_release(
     Parameters
     ----------
     reason
-        What was fixed.
-    tables
-        By default all.
-    day
-        Only partitions of this date, rows that were taken out and segments that were refused on it.
-    spool
-        Where refused segments lie; without it none is released.
+            Description of the fix.
+        tables
+            Tables to release; by default all.
+        day
+            Only partitions of this date, and rows and segments that were rejected or refused on it.
+        spool
+            Spool of the refused segments; without it no segment is released.
 
     Raises `NothingToReleaseError`, `UnknownTableError`.
     """
@@ -190,7 +200,7 @@ def plan_release(
 
 
 approve = lifecycle.approving(RELEASES)
-"""Approves one; see `ranklake.retention.proposals.lifecycle.approve`."""
+"""Approve a release; see `ranklake.retention.proposals.lifecycle.approve`."""
 
 
 def apply(
@@ -202,34 +212,36 @@ def apply(
     single_operator: bool = False,
     signing: Signing = NOT_SIGNING,
 ) -> tuple[Release, bool]:
-    """Free what an approved release names; return it, and whether this call did it.
+    """Apply an approved release. Return it, and whether this call applied it.
 
-    Segments are put before the next ingest once the plan is there; a call that died in between is finished by another,
-    also by one for a release that was applied.
+    The plan is committed first; then segments are moved before the next ingest. If a call dies in between, another call
+    finishes the segments, also for a release that is already applied.
 
-    Raises what `ranklake.retention.proposals.lifecycle.apply` does; `VoidProposalError` where a partition is not held
-    (any more), or as another one, where other rows pass now than were proposed, or where a segment does not;
-    `NoSpoolError`. Nothing was changed then.
+    Raises the errors of `ranklake.retention.proposals.lifecycle.apply`, and `NoSpoolError`. Raises `VoidProposalError`
+    if a partition is no longer held or was checked again, if other rows pass now than were proposed, or if a segment
+    does not pass. Nothing was changed then.
     """
     if RELEASES.find(lake, name).of("segment") and spool is None:
         raise NoSpoolError(name)
 
     def check(release: Release) -> "WritePlan":
         tables = sorted({item.table for item in release.items})
-        now: dict[Item, PassingRows | None] = dict(_candidates(lake, tables, KINDS))
-        now |= dict.fromkeys(_segments(lake, spool, tables, KINDS))
+        current: dict[Item, PassingRows | None] = dict(_candidates(lake, tables, KINDS))
+        current |= dict.fromkeys(_segments(lake, spool, tables, KINDS))
         for item in release.items:
-            if item not in now:
+            if item not in current:
                 reason = _VOID[item.item_kind]
                 raise VoidProposalError(RELEASES, name, reason, f"{item.table} {item.partition_date} {item.about}")
-        return partial(_write, lake, release, by, [group for item in release.items if (group := now[item]) is not None])
+        return partial(
+            _write, lake, release, by, [group for item in release.items if (group := current[item]) is not None]
+        )
 
-    done, fresh = lifecycle.apply(lake, RELEASES, name, by, check, single_operator=single_operator, signing=signing)
-    agreed = set(done.of("segment"))
-    if agreed and spool is not None:
-        there = _segments(lake, spool, sorted({item.table for item in agreed}), KINDS)
-        renew(lake.store, spool, [one for item, one in there.items() if item in agreed])
-    return done, fresh
+    release, fresh = lifecycle.apply(lake, RELEASES, name, by, check, single_operator=single_operator, signing=signing)
+    approved = set(release.of("segment"))
+    if approved and spool is not None:
+        candidates = _segments(lake, spool, sorted({item.table for item in approved}), KINDS)
+        renew(lake.store, spool, [segment for item, segment in candidates.items() if item in approved])
+    return release, fresh
 
 
 _VOID: Final = {
@@ -237,13 +249,13 @@ _VOID: Final = {
     "rows": "other rows pass today",
     "segment": "it was taken in, its bytes are gone, or something is against it again",
 }
-"""Why an item of a kind can no longer be released."""
+"""Reasons why an item can no longer be released, by its kind."""
 
 
 def _segments(
     lake: "Lake", spool: "Spool | None", tables: Sequence[str], kinds: Sequence[str]
 ) -> dict[Item, RefusedSegment]:
-    """Return the refused segments of some tables that would be taken in today, each as an item."""
+    """Return the refused segments of some tables that ingest would accept today, by their items."""
     if spool is None or "segment" not in kinds:
         return {}
     return {
@@ -255,7 +267,7 @@ def _segments(
 def _candidates(
     lake: "Lake", tables: Sequence[str], kinds: Sequence[str]
 ) -> "Iterator[tuple[Item, PassingRows | None]]":
-    """Yield the items of some tables that may be released."""
+    """Yield the items of some tables that can be released, with the rows of each item of kind ``rows``."""
     for hold in holds(lake.tables) if "partition" in kinds else ():
         if hold.table in tables:
             about = ",".join(hold.checks)
@@ -268,32 +280,32 @@ def _candidates(
 def _write(
     lake: "Lake", release: Release, by: str, freed: Sequence[PassingRows], number: int, *, alone: bool
 ) -> "Plan":
-    """Write the files of the plan: rows in their tables, what stays of ``rejects``, and the register's row."""
-    gone = {place for group in freed for place in group.places}
-    new: list[DataFile] = []
+    """Write the files of the plan: rows in their tables, the remaining rows of ``rejects``, and the register's row."""
+    places = {place for group in freed for place in group.places}
+    added: list[DataFile] = []
     remove: dict[str, pa.Table] = {}
     for group in freed:
         known = lake.contract(group.table)
         rows = group.rows.sort_by([(name, "ascending") for name in known.sort])
-        new += append_files(lake.store, known, rows, number)
+        added += append_files(lake.store, known, rows, number)
         remove.setdefault(group.table, action_plan.live_files(lake, group.table, []).slice(0, 0))
-    if gone:
+    if places:
         live = action_plan.live_files(lake, REJECTS, sorted({group.taken_out for group in freed}))
-        hit = live.filter(pc.is_in(live["path"], value_set=pa.array(sorted({path for path, _ in gone}))))
-        for index, path in enumerate(hit["path"].to_pylist()):
-            places = {place for where, place in gone if where == path}
-            new += _rewrite_without(lake.tables, hit.slice(index, 1), places, number)
-        remove[REJECTS] = hit
+        affected = live.filter(pc.is_in(live["path"], value_set=pa.array(sorted({path for path, _ in places}))))
+        for index, path in enumerate(affected["path"].to_pylist()):
+            rows_to_remove = {row for file, row in places if file == path}
+            added += _rewrite_without(lake.tables, affected.slice(index, 1), rows_to_remove, number)
+        remove[REJECTS] = affected
     row = REGISTER.head_row(release, "application", by, number, single_operator=alone)
-    new += row_files(lake.store, TABLE, with_time([row]), number)
-    return action_plan.compose(number, RELEASE.name, add=new, remove=remove, facts={"release": release.name})
+    added += row_files(lake.store, TABLE, with_time([row]), number)
+    return action_plan.compose(number, RELEASE.name, add=added, remove=remove, facts={"release": release.name})
 
 
-def _rewrite_without(tables: "Tables", file: pa.Table, places: Collection[int], number: int) -> "list[DataFile]":
-    """Return the files that take a file's place when some of its rows are gone."""
+def _rewrite_without(tables: "Tables", file: pa.Table, removed_rows: Collection[int], number: int) -> "list[DataFile]":
+    """Return the files that replace a file of ``rejects`` without some of its rows."""
 
     def select(rows: pa.Table) -> pa.Array:
-        return pa.array([place in places for place in range(rows.num_rows)])
+        return pa.array([row in removed_rows for row in range(rows.num_rows)])
 
-    taken = action_plan.take_rows_out(tables, contract(REJECTS), number, file, select)
-    return [one for _, added, _ in taken for one in added]
+    rewrites = action_plan.take_rows_out(tables, contract(REJECTS), number, file, select)
+    return [new_file for _, added, _ in rewrites for new_file in added]

@@ -1,8 +1,8 @@
-"""Results of checks, how they are kept in ``quality_results``, and the incidents that they make up.
+"""Results of checks, their table ``quality_results``, and the incidents derived from them.
 
-An incident opens with the first partition on which a check fails or cannot be computed. It closes when no partition is
-left on which it does: the rows were repaired, or moved to ``rejects``. What opens again within a day of its close is
-the same incident: a check that flaps is counted once, with its number of flaps. The rules are in ``incidents.sql``.
+An incident opens with the first partition on which a check fails or cannot be computed. It closes when no such
+partition is left, because the rows were repaired or moved to ``rejects``. A check that fails again within a day of the
+close reopens the same incident, which counts the flaps. The rules are in ``incidents.sql``.
 """
 
 from collections import Counter
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
 
 
-_EVERYTHING: Final = "TRUE"
+_ALL_ROWS: Final = "TRUE"
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One incident.
+    """One incident: a check of a table that failed during some time.
 
     Attributes
     ----------
     severity
-        The worst that the check had in the meantime.
+            The highest severity of the check during the incident.
     opened, closed
-        When a check found it, and when one found that it is over; None while it is open.
+            Time of the check that found it, and of the check that found it over; None while it is open.
     partitions
-        Dates that were hit, in order.
+            Dates of the affected partitions, in order.
     rows_failed
-        The most rows that failed at once on the dates that were hit.
+            The largest number of rows that failed at one time on these dates.
     flaps
-        How often it closed and opened again.
+            How often it closed and opened again.
     message
-        The last that was said; no value of a classified column.
+            The latest message of the check; no value of a classified column.
     """
 
     table: str
@@ -65,7 +65,7 @@ class Incident:
     message: str | None
 
     def plain(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the fields as plain JSON values."""
         return {
             **asdict(self),
             "opened": self.opened.isoformat(),
@@ -75,40 +75,40 @@ class Incident:
 
 
 def incidents(lake: "Lake") -> list[Incident]:
-    """Return all incidents that the results of a lake tell: open ones first, the worst first, then the latest."""
-    return [_incident(row) for row in query(lake, statement(_EVERYTHING)).to_pylist()]
+    """Return all incidents of a lake: open ones first, then by severity, then the latest."""
+    return [_incident(row) for row in query(lake, statement(_ALL_ROWS)).to_pylist()]
 
 
 def statement(where: str) -> str:
-    """Return the SQL of one row per incident, by the rows of ``quality_results`` that a condition keeps."""
+    """Return the SQL of one row per incident, from the rows of ``quality_results`` that satisfy a condition."""
     return sql_text("ranklake.quality", "incidents").replace("{where}", where)
 
 
 def _incident(row: Mapping[str, Any]) -> Incident:
-    kept = {name: row[name] for name in Incident.__dataclass_fields__ if name != "partitions"}
-    return Incident(**kept, partitions=tuple(row["dates"]))
+    values = {name: row[name] for name in Incident.__dataclass_fields__ if name != "partitions"}
+    return Incident(**values, partitions=tuple(row["dates"]))
 
 
 BESIDE: Final = ("rejects", "quality_results")
-"""Tables in which the rest of the evidence stands."""
+"""Tables with further evidence of an incident."""
 
 
 class UnknownIncidentError(RanklakeError):
-    """An incident that the results of checks do not tell."""
+    """No result of a check belongs to an incident of this name."""
 
 
 def evidence(lake: "Lake", incident: str) -> tuple[str, ...]:
-    """Return the evidence of ``TABLE/CHECK`` as ``key=text``; of a check with several incidents, of all.
+    """Return the evidence of the incidents of ``TABLE/CHECK`` as ``key=text`` conditions on tables and dates.
 
     Raises `UnknownIncidentError`.
     """
-    known: dict[str, list[Incident]] = {}
+    by_name: dict[str, list[Incident]] = {}
     for known_incident in incidents(lake):
-        known.setdefault(f"{known_incident.table}/{known_incident.check_id}", []).append(known_incident)
-    if incident not in known:
-        hint = did_you_mean(incident, known) if known else "no check has failures that stood"
+        by_name.setdefault(f"{known_incident.table}/{known_incident.check_id}", []).append(known_incident)
+    if incident not in by_name:
+        hint = did_you_mean(incident, by_name) if by_name else "no check has failures that stood"
         raise UnknownIncidentError(f"there is no incident {incident!r}", where="--where", hint=hint)
-    matches = known[incident]
+    matches = by_name[incident]
     first = min(day for known_incident in matches for day in known_incident.partitions)
     ends = [
         max([*known_incident.partitions, known_incident.closed.date()])
@@ -122,7 +122,7 @@ def evidence(lake: "Lake", incident: str) -> tuple[str, ...]:
 
 RESULTS: Final = "quality_results"
 AGAIN: Final = "; judged again at the next check"
-"""How messages end whose cause may pass: another process, a busy machine, a file that is back, a run that is young."""
+"""Suffix of messages about temporary causes: another process, a busy machine, a file that returned, a young run."""
 
 _PLACE: Final = ["table", "partition_date"]
 
@@ -134,34 +134,34 @@ class CheckResult:
     Attributes
     ----------
     check_run
-        The call of `ranklake.quality.check.run_checks` that it comes from.
+            Id of the call of `ranklake.quality.check.run_checks`.
     table, partition_date, table_version
-        What was read.
+            The partition, and the version of the table that was read.
     suite, expectation, column, check_id, severity
-        What was checked against it.
+            The check that was evaluated.
     status
-        passed; failed; errored (it could not be computed: nothing is known of the data); skipped (there was nothing to
-        judge).
+            passed; failed; errored (it could not be computed: the state of the data is unknown); skipped (there was no
+            value to check).
     rows_checked, rows_failed, failed_ratio
-        Counts; None where nothing was judged.
+            Counts; None if nothing was checked.
     observed, message
-        For people; no value of a classified column.
+            Texts for people; no value of a classified column.
     quarantined_rows
-        Rows that were taken out for it. A row that breaks several checks is taken out for the first.
+            Rows moved to ``rejects`` for this check. A row that fails several checks is counted for the first.
     files_sha256
-        `files_digest` of the partition's files as the check left them.
+            `files_digest` of the partition's files after the check.
     expected
-        What was expected, in words; None where nothing was judged.
+            The expectation in words; None if nothing was checked.
     measured
-        Figures of the partition, as JSON, that checks of later partitions compare with; None for most kinds.
+            Figures of the partition as JSON, for comparison by checks of later partitions; None for most kinds.
     duration_s
-        Time of the partition's scan, for all its checks together; None if unknown.
+            Seconds of the partition's scan, for all its checks together; None if unknown.
     contract_version
-        Version of the contract that it was checked against; None for results of before.
+            Version of the contract; None in older results.
     on_fail
-        What a failure leads to; None for results of before.
+            Action after a failure; None in older results.
     runs
-        Runs of the rows that failed, as JSON; None where none did, or it is not known.
+            Runs of the rows that failed, as a JSON list; None if no row failed or the runs are unknown.
     """
 
     check_run: str
@@ -192,50 +192,50 @@ class CheckResult:
 
     @property
     def unsound(self) -> bool:
-        """Whether a check of any severity failed or errored."""
+        """Whether the check failed or errored, with any severity."""
         return self.status in {"failed", "errored"}
 
     @property
     def is_due(self) -> bool:
-        """Whether it is to be judged again though nothing changed.
+        """Whether to evaluate it again although nothing changed.
 
-        What a user's suite cannot compute it cannot compute on the same files again, unless the cause may pass.
+        A user's suite that failed on these files would fail again, unless the cause may be temporary.
         """
-        mine = self.status == "errored" and not self.check_id.startswith(OWN)
-        return mine or (self.message or "").endswith(AGAIN)
+        is_own_error = self.status == "errored" and not self.check_id.startswith(OWN)
+        return is_own_error or (self.message or "").endswith(AGAIN)
 
     @property
     def alarming(self) -> bool:
-        """Whether it should fail the command: unsound, and of an alarming severity."""
+        """Whether it fails the command: failed or errored, with severity error or critical."""
         return self.unsound and self.severity in ALARMS
 
     def row(self) -> dict[str, Any]:
-        """Return the row of ``quality_results``."""
+        """Return its row of ``quality_results``."""
         return {**self._members(), "date": self.ts.date()}
 
     def plain(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the fields as plain JSON values."""
         return {**self._members(), "partition_date": self.partition_date.isoformat(), "ts": self.ts.isoformat()}
 
     def _members(self) -> dict[str, Any]:
-        # all plain values: nothing to copy
+        # the values are immutable, so no copies are needed
         return {member.name: getattr(self, member.name) for member in fields(self)}
 
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What one call of `ranklake.quality.check.run_checks` found.
+    """Results of one call of `ranklake.quality.check.run_checks`.
 
     Attributes
     ----------
     check_run
-        Its identity in ``quality_results``.
+            Id of the call in ``quality_results``.
     results
-        Of the partitions that were new, in the order of tables and dates.
+            Results of the new partitions, by table and date.
     unchanged
-        Partitions whose files and suite are as they were when they were last checked; nothing was run on them.
+            Number of partitions whose files and suite did not change since the last check; no check ran on them.
     standing
-        Failures of those that still stand: found by an earlier run, and their rows are still there.
+            Failures on unchanged partitions: an earlier check found them, and their rows are still in the table.
     """
 
     check_run: str
@@ -245,26 +245,26 @@ class CheckReport:
 
     @property
     def passed(self) -> bool:
-        """True unless a check of severity error or critical failed or errored, now or on what has not changed since."""
+        """False if a check of severity error or critical failed or errored, now or earlier on unchanged partitions."""
         return not any(result.alarming for result in (*self.results, *self.standing))
 
     @property
     def partitions(self) -> int:
-        """How many partitions were checked."""
+        """Number of partitions that were checked."""
         return len({(result.table, result.partition_date) for result in self.results})
 
     @property
     def unsound(self) -> tuple[CheckResult, ...]:
-        """Results where something is wrong, warnings among them."""
+        """Results that failed or errored, including warnings."""
         return tuple(result for result in self.results if result.unsound)
 
     @property
     def quarantined_rows(self) -> int:
-        """Rows that were taken out of their tables."""
+        """Number of rows moved to ``rejects``."""
         return sum(result.quarantined_rows for result in self.results)
 
     def summary(self) -> dict[str, Any]:
-        """Return plain JSON values: the verdict, counts, and every result that is not sound."""
+        """Return plain JSON values: the verdict, counts, and every failed or errored result."""
         return {
             "check_run": self.check_run,
             "passed": self.passed,
@@ -278,7 +278,7 @@ class CheckReport:
 
 
 def merged_summary(*summaries: dict[str, Any]) -> dict[str, Any]:
-    """Return what several calls found as one summary: that of facts, and that of what was rolled up from them."""
+    """Return the summaries of several calls as one, such as those of facts and of derived tables."""
     counts: Counter[str] = Counter()
     for summary in summaries:
         counts.update(summary["checks"])
@@ -296,16 +296,16 @@ def merged_summary(*summaries: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class LastCheck:
-    """The last word on a partition.
+    """The latest check of a partition.
 
     Attributes
     ----------
     suite, files_sha256
-        What was checked against which files.
-    errored
-        Whether something could not be computed, so that the partition is not done with.
-    open
-        Failures whose rows are still in the table; none of a partition that is gone.
+            The suite, and the digest of the checked files.
+        errored
+            Whether a check could not be computed, so that the partition has to be checked again.
+        open
+            Failures whose rows are still in the table; empty if the partition was deleted.
     """
 
     suite: str
@@ -315,7 +315,7 @@ class LastCheck:
 
 
 def last_checks(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date], LastCheck]:
-    """Return the last word on every partition of some tables that was ever checked."""
+    """Return the latest check of every partition of some tables that was ever checked."""
     when = read(lake.tables, contract(RESULTS), [*_PLACE, "ts"])
     when = when.filter(pc.is_in(when["table"], value_set=pa.array(list(tables), pa.string())))
     newest = when.group_by(_PLACE).aggregate([("ts", "max")])
@@ -326,31 +326,35 @@ def last_checks(lake: "Lake", tables: Collection[str]) -> dict[tuple[str, date],
         for row in facts.to_pylist()
     }
     notable = rows.filter(_is_notable(rows))
-    if notable.num_rows:  # all columns of a date that is checked each minute are many times as much
+    if notable.num_rows:  # reading all columns of all results would take many times as long
         times = newest.join(notable.group_by(_PLACE).aggregate([]), _PLACE, join_type="inner")
         notable = _rows_of_times(lake, times, list(CheckResult.__dataclass_fields__))
         notable = notable.filter(_is_notable(notable))
     by_partition: dict[tuple[str, date], list[CheckResult]] = {}
     for row in notable.to_pylist():
         by_partition.setdefault((row["table"], row["partition_date"]), []).append(CheckResult(**row))
-    there = live_partitions(lake, by_partition)
-    for where, results in by_partition.items():
-        failures = (one for one in results if one.unsound and where in there)
-        still = (one for one in failures if not one.rows_failed or (one.quarantined_rows or 0) < one.rows_failed)
-        last = known[where]
-        errored = any(one.is_due for one in results)
-        known[where] = LastCheck(last.suite, last.files_sha256, errored=errored, open=tuple(still))
+    live = live_partitions(lake, by_partition)
+    for place, results in by_partition.items():
+        failures = (result for result in results if result.unsound and place in live)
+        open_failures = (
+            result
+            for result in failures
+            if not result.rows_failed or (result.quarantined_rows or 0) < result.rows_failed
+        )
+        last = known[place]
+        errored = any(result.is_due for result in results)
+        known[place] = LastCheck(last.suite, last.files_sha256, errored=errored, open=tuple(open_failures))
     return known
 
 
 def _is_notable(rows: pa.Table) -> pa.ChunkedArray:
-    """Whether results say more than that all is well."""
+    """Return a mask of the results that failed, errored, or have to be evaluated again."""
     unsound = pc.is_in(rows["status"], value_set=pa.array(["failed", "errored"]))
     return pc.or_(unsound, pc.fill_null(pc.ends_with(rows["message"], AGAIN), fill_value=False))
 
 
 def _rows_of_times(lake: "Lake", newest: pa.Table, columns: Sequence[str]) -> pa.Table:
-    """Return columns of the results of each place's time; `newest` has `_PLACE` and ``ts_max``."""
+    """Return columns of the results at each partition's time; `newest` has `_PLACE` and ``ts_max``."""
     known, times = contract(RESULTS), pc.unique(newest["ts_max"])
     live = live_files(latest(lake.tables, RESULTS))
     if {"min.ts", "max.ts"} <= set(live.column_names):
@@ -368,7 +372,7 @@ def _rows_of_times(lake: "Lake", newest: pa.Table, columns: Sequence[str]) -> pa
 
 
 def live_partitions(lake: "Lake", partitions: Collection[tuple[str, date]]) -> set[tuple[str, date]]:
-    """Return those of some partitions that have rows, by the Delta logs: of the others no failure stands."""
+    """Return those of the given partitions that have rows, by the Delta logs. Others have no open failures."""
     days: dict[str, set[date]] = {}
     for table, day in partitions:
         days.setdefault(table, set()).add(day)

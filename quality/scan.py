@@ -1,7 +1,7 @@
-"""Scans of partitions: each file by file, in batches of bounded size; many in this process or on workers.
+"""Scans of partitions: each file by file, in batches of bounded size; several at a time on workers.
 
-Great Expectations judges what the screen does not clear: at seconds for its import, and a microsecond and more for
-each value, it is not asked what a column's extremes already tell.
+Great Expectations validates only rows that the screen does not pass. Its import costs seconds, and each value a
+microsecond or more.
 """
 
 import sys
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 BATCH_ROWS: Final = 500_000  # of 40 columns these take about 400 MB on their way through pandas
 _RUN: Final = "run"
 KEYED: Final = ("unique", "duplicates")
-"""Kinds of checks that look for keys that repeat."""
+"""Kinds of checks that count repeated keys."""
 
 
 def scan(
@@ -62,36 +62,38 @@ def scan(
 ) -> list[Tally]:
     """Return one tally per expectation of the suite, in its order: the sum over the partition's files.
 
+    A file that cannot be read makes the expectations errored, each with the reason.
+
     Parameters
     ----------
     contract
-        With those columns only that the table has; expectations on others come back as absent.
+        Contract with only those columns that the table has; expectations on other columns are returned as absent.
+    judge
+        Validates rows by Great Expectations; see `ranklake.quality.engine.judge`.
     batch_rows
-        Rows of a file that are put to the judge at a time.
+        Maximum number of rows of a file that are validated at a time.
     judged_rows
-        Rows at the partition's beginning that are put to the judge whatever they hold, by which tests compare it with
-        the screen; of the rest it is asked what is in doubt.
+        Number of first rows that Great Expectations always validates; tests compare it with the screen. Of the other
+        rows, it validates only those that the screen does not pass.
     known
-        Tallies of files that need not be read again; the scan adds those of all other files.
-
-    A file that cannot be read makes the expectations errored, each with the reason.
+        Tallies of files that need not be read; the scan adds the tallies of all other files.
     """
     known = known or FileTallies()
-    files = part.files.sort_by("path")  # so that what is shown, and sums of floats, do not depend on what was known
+    files = part.files.sort_by("path")  # so that shown values and float sums do not depend on `known`
     paths = files["path"].to_pylist()
     tallies = [
         Tally(error=expectation.refused, absent=any(name not in contract for name in expectation.columns))
         for expectation in suite.expectations
     ]
     all_pairs = zip(suite.expectations, tallies, strict=True)
-    there = [(expectation, tally) for expectation, tally in all_pairs if expectation.is_scanned and not tally.absent]
-    keyed = [expectation.check for expectation, _ in there if expectation.check.kind in KEYED]
+    scanned = [(expectation, tally) for expectation, tally in all_pairs if expectation.is_scanned and not tally.absent]
+    keyed = [expectation.check for expectation, _ in scanned if expectation.check.kind in KEYED]
     near = {
         check.id: near_files(files, _key(contract, check), known.distinct.get(check.id, frozenset())) for check in keyed
     }
-    with ExitStack() as held:
+    with ExitStack() as stack:
         keys = {
-            check.id: held.enter_context(
+            check.id: stack.enter_context(
                 Hashes(_key(contract, check), pc.sum(near[check.id]["num_records"]).as_py() or 0)
             )
             for check in keyed
@@ -101,7 +103,7 @@ def scan(
         for number, tally in enumerate(tallies):
             for path in () if error or tally.absent else paths:
                 tally.add(known.files[path][number])
-        for expectation, tally in there:
+        for expectation, tally in scanned:
             if expectation.per_row or expectation.watch is not None:
                 tally.error = error or tally.error
                 continue
@@ -114,7 +116,7 @@ def scan(
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads the data files of one scan; attributes are arguments of `scan`, and the hashes of keys by check."""
+    """Reads the data files of one scan. Attributes are arguments of `scan`, and `keys` the key hashes of each check."""
 
     store: "Store"
     contract: "Contract"
@@ -125,7 +127,7 @@ class _Reader:
     judged_rows: int
 
     def read(self, files: pa.Table, near: "Mapping[str, pa.Table]", known: FileTallies) -> str:
-        """Tally the files not in `known`, hash the keys of all in `near`; return why a file cannot be read, or ""."""
+        """Add tallies of new files to `known`, hash the keys of files in `near`; return a read error, or ``""``."""
         fresh = []
         try:
             for at, path in enumerate(files["path"].to_pylist()):
@@ -141,7 +143,7 @@ class _Reader:
                     hashes.end_file()
         except DamagedFileError as damage:
             return f"a data file cannot be read: {damage}"
-        except (OSError, pa.ArrowException) as fault:  # no text of theirs: it may quote a value
+        except (OSError, pa.ArrowException) as fault:  # no message: it may quote a value
             return f"a data file cannot be read ({type(fault).__name__})"
         return ""
 
@@ -149,25 +151,25 @@ class _Reader:
         return read_batches(self.store, self.contract, files, columns, batch_rows=self.batch_rows, dictionaries=True)
 
     def _tally(self, file: pa.Table) -> list[Tally]:
-        """Return the tallies of one data file, and hash its keys; a check of keys counts the rows that have one."""
+        """Return the tallies of one data file, and hash its keys. Checks of keys count the rows that have a key."""
         contract, suite = self.contract, self.suite
         tallies = [Tally() for _ in suite.expectations]
-        there = [
+        scanned = [
             (expectation, tally)
             for expectation, tally in zip(suite.expectations, tallies, strict=True)
             if expectation.is_scanned and all(name in contract for name in expectation.columns)
         ]
-        judged = _group_checks(there)
+        judged = _group_checks(scanned)
         watched = [
             (expectation, tally, watched_columns(contract, expectation))
-            for expectation, tally in there
+            for expectation, tally in scanned
             if expectation.watch is not None
         ]
-        read = {name for expectation, _ in there for name in expectation.columns}
-        read = read.union(*(names for _, _, names in watched))
-        columns = [name for name in contract.names if name in read or (name == _RUN and read)]
+        names = {name for expectation, _ in scanned for name in expectation.columns}
+        names = names.union(*(watch_names for _, _, watch_names in watched))
+        columns = [name for name in contract.names if name in names or (name == _RUN and names)]
         for rows in self._batches(file, columns) if columns else ():
-            for expectation, tally in there:
+            for expectation, tally in scanned:
                 if (hashes := self.keys.get(expectation.check.id)) is not None:
                     tally.checked += hashes.add(rows)
             watch(rows, watched)
@@ -176,24 +178,24 @@ class _Reader:
             for where, classified in judged:
                 group = judged[where, classified]
                 _add(contract, suite, filter_rows(first, where), group, self.judge, classified=classified)
-                mine = filter_rows(rest, where)
-                _add(contract, suite, mine, _screen(suite, mine, group), self.judge, classified=classified)
+                selected = filter_rows(rest, where)
+                _add(contract, suite, selected, _screen(suite, selected, group), self.judge, classified=classified)
         for hashes in self.keys.values():
             hashes.end_file()
         return tallies
 
 
-def _group_checks(there: "Sequence[Judged]") -> "dict[tuple[Condition | None, bool], list[Judged]]":
-    """Return what is judged row by row, by the rows that it is about and by whether it reads classified columns."""
+def _group_checks(scanned: "Sequence[Judged]") -> "dict[tuple[Condition | None, bool], list[Judged]]":
+    """Group the checks of single rows by their row condition, and by whether they read classified columns."""
     groups: dict[tuple[Condition | None, bool], list[Judged]] = {}
-    for expectation, tally in there:
+    for expectation, tally in scanned:
         if expectation.per_row:
             groups.setdefault((expectation.where, expectation.classified), []).append((expectation, tally))
     return groups
 
 
 def _screen(suite: "Suite", rows: pa.Table, group: "Sequence[Judged]") -> "list[Judged]":
-    """Count the rows of what surely none of them fails; return the other expectations."""
+    """Count the rows of the checks that no row can fail; return the other checks."""
     if not rows.num_rows:
         return []
     screen = Screen(rows, suite.ranges)
@@ -216,7 +218,7 @@ def _add(
     *,
     classified: bool,
 ) -> None:
-    """Put rows to the judge, and add what it says."""
+    """Validate rows with the judge, and add the verdicts to the tallies."""
     group = [pair for pair in group if not _blank(pair[0].check, rows)]
     if not group or not rows.num_rows:
         return
@@ -232,27 +234,26 @@ def _add(
             tally.runs.update(name for name in failed.to_pylist() if name is not None)
         if verdict.success is None:
             tally.error = tally.error or verdict.error
-        elif verdict.checked is None or verdict.failed is None:  # told yes or no only: Arrow counts
+        elif verdict.checked is None or verdict.failed is None:  # a classified column: Arrow counts
             tally.checked += judged_rows(expectation.check, rows, suite.ranges)
             if not verdict.success:
                 tally.failed += int(pc.sum(failures(expectation.check, rows, suite.ranges)).as_py() or 0)
         else:
             tally.checked += verdict.checked
             tally.failed += verdict.failed
-            whole = pa.types.is_integer(
-                rows[expectation.check.columns[0]].type
-            )  # pandas makes floats of them where one is NULL
+            # pandas converts integers with NULL to floats
+            is_integer = pa.types.is_integer(rows[expectation.check.columns[0]].type)
             shown = verdict.shown[: SHOWN - len(tally.seen)]
-            tally.seen += [f"{value:.0f}" if whole and isinstance(value, float) else str(value) for value in shown]
+            tally.seen += [f"{value:.0f}" if is_integer and isinstance(value, float) else str(value) for value in shown]
 
 
 def _blank(check: "Check", rows: pa.Table) -> bool:
-    """Return whether there is no value to judge, as in columns that a job never fills: that costs nobody a question."""
+    """Whether a column of the check is all NULL, as columns that a job never fills; then nothing is validated."""
     return kind_of(check).null_passes and any(rows[name].null_count == rows.num_rows for name in check.columns)
 
 
 def _key(contract: "Contract", check: "Check") -> list[str]:
-    """Return what tells rows of one partition apart: its own columns are the same in all of them."""
+    """Return the columns that distinguish rows within a partition: the partition column is constant."""
     return [name for name in check.columns if name not in contract.partition]
 
 
@@ -271,14 +272,14 @@ def _judge_whole(
         low, high = check.min, check.max
         outside = (low is not None and part.rows < float(low)) or (high is not None and part.rows > float(high))
         tally.failed = part.rows if outside else 0
-        tally.passed = not outside  # of no rows, too
+        tally.passed = not outside  # also for no rows
         tally.seen = [f"{part.rows} rows"]
         return
     if is_distinct:
         return
     try:
         tally.checked, tally.failed = count_repeats(store, contract, part.files, check.columns)
-    except Exception as error:  # noqa: BLE001 - the query engine has no error class of its own; no text: it may quote a key
+    except Exception as error:  # noqa: BLE001 - the query engine has no error class of its own; no message: it may quote a key
         tally.error = f"could not be computed ({type(error).__name__})"
         return
     if tally.failed and check.kind == "unique" and _RUN in check.columns and check.severity in ALARMS:
@@ -291,14 +292,14 @@ def _judge_whole(
 
 PARTITION_CPU_S: Final = 0.01
 ROW_CPU_S: Final = 0.18e-6
-"""What a sound partition and a row of it cost, about."""
+"""Approximate CPU seconds for a partition, and for each row, without failures."""
 _ROW_BYTES: Final = 4096
-"""Memory of a worker for each row that it judges at a time: of 40 columns it takes a fifth of that."""
+"""Worker memory for each row of a batch; 40 columns take a fifth of that."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """One partition to scan, with all that this takes: workers need no operator's contracts of their own."""
+    """One partition to scan, with contract and suite, so that workers need no contracts of the operator."""
 
     lake_uri: str
     storage: dict[str, str]
@@ -309,42 +310,42 @@ class ScanTask:
 
 
 def scan_partition(task: ScanTask, lake: Lake | None = None) -> list[Tally]:
-    """Carry out one task, where the lake is open already or not; as `ranklake.quality.scan.scan` does.
+    """Scan one partition; returns what `scan` returns. `lake` is the open lake, if this process has one.
 
-    Files that an earlier check has read are not read again.
+    Files with stored tallies are not read again.
     """
-    there = lake or Lake.open(task.lake_uri, task.storage)
-    begun = perf_counter()
-    of = (there.store, task.contract, task.suite, task.part)
+    opened = lake or Lake.open(task.lake_uri, task.storage)
+    started = perf_counter()
+    args = (opened.store, task.contract, task.suite, task.part)
     stored = is_storable(task.contract, task.suite, task.part)
-    known = load(*of, task.batch_rows) if stored else FileTallies()
-    before = set(known.files)
-    tallies = scan(*of, judge, task.batch_rows, known=known)
-    if stored and known.files.keys() != before:
-        save(*of, task.batch_rows, known)
+    known = load(*args, task.batch_rows) if stored else FileTallies()
+    known_paths = set(known.files)
+    tallies = scan(*args, judge, task.batch_rows, known=known)
+    if stored and known.files.keys() != known_paths:
+        save(*args, task.batch_rows, known)
     for tally in tallies:
-        tally.seconds = perf_counter() - begun
+        tally.seconds = perf_counter() - started
     return tallies
 
 
 def fitting_rows(bytes_each: int) -> int:
-    """Return how many rows are judged at a time where each task has so much memory."""
+    """Return the number of rows of a batch if each task has this much memory."""
     return max(10_000, min(BATCH_ROWS, bytes_each // _ROW_BYTES))
 
 
 def expected_cpu_s(parts: list[Partition]) -> float:
-    """Return about what is to be gained by workers; less than 0 where there is nothing to scan."""
+    """Return the approximate CPU seconds of scans; -1 if there is nothing to scan."""
     return sum(PARTITION_CPU_S + part.rows * ROW_CPU_S for part in parts) if parts else -1.0
 
 
 BATCH_PARTITIONS: Final = 256
 BATCH_ROWS_HERE: Final = 2_000_000
-"""Partitions, and in this process rows, that are scanned before results are written down, in one commit."""
+"""Partitions, and rows in this process, that are scanned before their results are committed together."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableWork:
-    """What is to be checked in one table; the largest partition comes first, so that none is left over at the end."""
+    """Partitions of one table to check. The largest is first, so that it does not run alone at the end."""
 
     contract: "Contract"
     suite: Suite
@@ -356,94 +357,96 @@ class TableWork:
 
 @dataclass(frozen=True, slots=True)
 class PendingScan:
-    """A table whose partitions are being scanned, or will be when somebody asks for the results."""
+    """A table whose partitions are being scanned, or will be scanned by the call of `results`."""
 
     work: TableWork
     pending: "Pending[ScanTask, list[Tally]]"
     progress: "_ScanProgress"
 
     def results(self) -> Sequence[list[Tally]]:
-        """Return the tallies of each partition; asked again after an error, it scans again."""
+        """Return the tallies of each partition. A call after an error scans again."""
         before = self.progress.done
         try:
-            self.progress.tell()
-            return self.pending.results(partial(self.progress.tell, 1))
+            self.progress.report()
+            return self.pending.results(partial(self.progress.report, 1))
         except BaseException:
-            self.progress.done = before  # for another try
+            self.progress.done = before  # for the next attempt
             raise
 
 
 @dataclass(slots=True)
 class _ScanProgress:
-    """Partitions that were scanned, of all."""
+    """Number of scanned partitions, of all."""
 
     progress: "Progress | None"
     done: int = 0
     total: int = 0
 
-    def tell(self, more: int = 0) -> None:
+    def report(self, more: int = 0) -> None:
         self.done += more
         if self.progress is not None:
             self.progress(self.done, self.total)
 
 
 class Scans:
-    """Has partitions scanned, by workers where there is enough to do, else by this process.
+    """Runs the scans of partitions: on workers if there is enough work, otherwise in this process.
 
-    Tables whose results are written down together are a batch: each commit is a file more for whoever reads them.
+    Results of a batch of tables are committed together, because each commit adds a file to read.
     """
 
     def __init__(self, lake: "Lake", workers: "Workers", progress: "Progress | None") -> None:
         self._lake, self._workers = lake, workers
         self._work: list[TableWork] = []
         self._progress = _ScanProgress(progress)
-        self._begun: list[PendingScan] = []
+        self._started: list[PendingScan] = []
 
     def add(self, work: TableWork) -> None:
-        """Take a table; a cluster that pays begins at once to scan what the first batch has room for."""
+        """Queue the scans of a table. If workers are worthwhile, they start immediately, up to the size of a batch."""
         self._work.append(work)
         self._progress.total += len(work.parts)
-        if isinstance(self._crew(), InProcess):
+        if isinstance(self._chosen_workers(), InProcess):
             return
-        for each in self._work[len(self._begun) :]:
-            if _is_full(self._begun):
+        for queued in self._work[len(self._started) :]:
+            if _is_full(self._started):
                 return
-            self._begin(each)
+            self._start(queued)
 
-    def _crew(self) -> "Workers":
-        """Return who is to scan what was found so far."""
-        return self._workers.fitting(expected_cpu_s([part for one in self._work for part in one.parts]))
+    def _chosen_workers(self) -> "Workers":
+        """Return the workers for the queued scans, or this process if they are too few."""
+        return self._workers.fitting(expected_cpu_s([part for work in self._work for part in work.parts]))
 
     def batches(self) -> Iterator[list[PendingScan]]:
-        """Yield the tables of each batch, in their order."""
-        most_rows = BATCH_ROWS_HERE if isinstance(self._crew(), InProcess) else sys.maxsize
-        for work in self._work[len(self._begun) :]:
-            if _is_full(self._begun, most_rows):
-                yield self._begun
-                self._begun = []
-            self._begin(work)
-        if self._begun:
-            yield self._begun
+        """Yield the tables of each batch, in the order in which they were queued."""
+        most_rows = BATCH_ROWS_HERE if isinstance(self._chosen_workers(), InProcess) else sys.maxsize
+        for work in self._work[len(self._started) :]:
+            if _is_full(self._started, most_rows):
+                yield self._started
+                self._started = []
+            self._start(work)
+        if self._started:
+            yield self._started
 
-    def _begin(self, table_work: TableWork) -> None:
-        """Begin to scan a table's partitions with those of its batch; in this process they wait for who asks."""
-        crew = self._crew()
-        work = partial(scan_partition, lake=self._lake) if isinstance(crew, InProcess) else scan_partition
-        rows = fitting_rows(crew.room().bytes_each)
-        store, checks = self._lake.store, (one.check for one in table_work.suite.expectations)
+    def _start(self, table_work: TableWork) -> None:
+        """Start the scans of a table. In this process they run when the results are read."""
+        workers = self._chosen_workers()
+        work = partial(scan_partition, lake=self._lake) if isinstance(workers, InProcess) else scan_partition
+        rows = fitting_rows(workers.room().bytes_each)
+        store, checks = self._lake.store, (expectation.check for expectation in table_work.suite.expectations)
         keys = {name for check in checks if check.kind in KEYED for name in check.columns}
         tasks = [
             ScanTask(store.address, store.storage, table_work.contract, table_work.suite, part.slim(keys), rows)
             for part in table_work.parts
         ]
-        self._begun.append(PendingScan(table_work, crew.begin(work, tasks, table_work.parts[0].rows), self._progress))
+        self._started.append(
+            PendingScan(table_work, workers.begin(work, tasks, table_work.parts[0].rows), self._progress)
+        )
 
     def cancel(self) -> None:
-        """Have no more of them begun."""
-        for scanned in self._begun:
+        """Cancel scans that have not started."""
+        for scanned in self._started:
             scanned.pending.cancel()
 
 
-def _is_full(begun: Sequence[PendingScan], most_rows: int = sys.maxsize) -> bool:
-    parts = [part for one in begun for part in one.work.parts]
+def _is_full(started: Sequence[PendingScan], most_rows: int = sys.maxsize) -> bool:
+    parts = [part for scan_ in started for part in scan_.work.parts]
     return len(parts) >= BATCH_PARTITIONS or sum(part.rows for part in parts) >= most_rows

@@ -1,16 +1,15 @@
-"""A partition as a check reads it, the tally of each expectation on it, and kept tallies of its data files.
+"""A partition as a check reads it, the tally of each expectation on it, and the stored tallies of its data files.
 
-    <lake>/tallies/<table>/<date>.msgpack    one tally per live file and expectation; and the files that, together,
+    <lake>/tallies/<table>/<date>.msgpack    one tally per live file and expectation; and sets of files that together
                                              repeat no key
 
-A scan adds up the tallies of files, whether they come from here or from the rows, so that both give the same result.
-When a file leaves the table (merged, erased, quarantined), its tallies are dropped. Anything else that could change a
-tally is in the record's key: the suite with its contract and ranges, the stored columns, the versions of
-ranklake and Great Expectations. The record is a hint: lost, damaged or of another key, it costs one reading of the
-date.
+A scan adds up the tallies of files. A tally is the same whether it was stored or computed from the rows. When a file
+leaves the table (merged, erased, quarantined), its tallies are dropped. The record's key covers everything else that a
+tally depends on: the suite with its contract and ranges, the stored columns, the versions of ranklake and Great
+Expectations. A record that is lost, damaged or has another key costs one reading of the date.
 
-Series of a watch are named by operational columns alone (`is_storable`). Nothing is compressed, so that an erasure
-finds a subject's names in it, and deletes it.
+Tallies of a watch name series by operational columns only (`is_storable`). Records are not compressed, so that an
+erasure can find a subject's names in them and delete them.
 """
 
 import hashlib
@@ -44,30 +43,31 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Tally:
-    """Running result of an expectation.
+    """Running result of an expectation on the rows of a partition read so far.
 
     Attributes
     ----------
     checked, failed
-        Rows judged, rows that failed.
+            Number of rows checked and failed.
     seen
-        A few failing values (operational numbers), or what a check of the whole partition observed.
+            A few failing values (operational numbers), or the observation of a check of the whole partition.
     error
-        Why it could not be computed; empty if it could.
+            Why the check could not be computed; empty if it could.
     absent
-        The table does not have a column of it yet.
+            Whether the table lacks one of its columns.
     parts
-        What a watch summed up of each batch, until it is judged.
+            Summaries of batches by a watch, until the watch is evaluated.
     expected, measured, unknown
-        As in `ranklake.lake.contracts.checks.kind.WatchResult`.
+            Expectation and measurements of a watch, or why it gave no verdict
+            (`ranklake.lake.contracts.checks.kind.WatchResult`).
     again
-        Whether a watch left out what is too young to be judged.
+            Whether a watch left out data that are too recent.
     passed
-        The verdict, where the counts alone do not give it.
+            The verdict, if the counts do not determine it.
     seconds
-        Time that the scan of the partition took.
+            Seconds of the partition's scan.
     runs
-        Runs of rows that failed, where a failure alarms.
+            Runs of failed rows, for checks of severity error or critical.
     """
 
     checked: int = 0
@@ -85,7 +85,7 @@ class Tally:
     runs: set[str] = field(default_factory=set)
 
     def add(self, other: "Tally") -> None:
-        """Take in the tally of the same expectation on further rows."""
+        """Add the tally of the same expectation on other rows."""
         self.checked += other.checked
         self.failed += other.failed
         self.seen += other.seen[: SHOWN - len(self.seen)]
@@ -95,12 +95,12 @@ class Tally:
 
 
 SHOWN: Final = 3
-"""Failing values that a result shows."""
+"""Maximum number of failing values in a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition as it was found: its files (rows of `lake.delta.live_files.files`) at a version of its table."""
+    """A partition at a version of its table, with its files (rows of `lake.delta.live_files.files`)."""
 
     day: date
     version: int
@@ -108,28 +108,28 @@ class Partition:
 
     @property
     def rows(self) -> int:
-        """Return its rows, by the Delta log."""
+        """Number of rows, by the Delta log."""
         return int(pc.sum(self.files["num_records"]).as_py() or 0)
 
     def slim(self, keys: "Collection[str]" = ()) -> "Partition":
-        """Return it without the log's statistics but those of some columns: they are most of what a task weighs."""
+        """Return a copy with only those statistics of the log that the columns in `keys` need, to make tasks small."""
         wanted = {*FILE_SCHEMA.names, *(f"{side}.{name}" for name in keys for side in ("min", "max"))}
         names = [name for name in self.files.column_names if name in wanted]
         return replace(self, files=self.files.select(names).combine_chunks())
 
 
 _MOST_ROWS: Final = 2**63 - 1
-"""What a column of counts holds; a step of that number, say, implies as many rows in each series that has it."""
+"""Upper bound of counts. A step of this number would imply as many rows in each of its series."""
 
 
 MOST_RUNS: Final = 1_000
-"""Runs that a result names."""
+"""Maximum number of runs in a result."""
 
 
 def result_of(expectation: "Expectation", tally: "Tally", moved: int, facts: dict[str, Any]) -> CheckResult:
-    """Return the result of an expectation on a partition, `moved` of whose rows were taken out for it."""
+    """Return the result of an expectation on a partition of which `moved` rows were moved to ``rejects`` for it."""
     status, message = _status(expectation, tally)
-    known = status in {"passed", "failed"}
+    is_judged = status in {"passed", "failed"}
     return CheckResult(
         **facts,
         expectation=expectation.kind,
@@ -137,22 +137,22 @@ def result_of(expectation: "Expectation", tally: "Tally", moved: int, facts: dic
         check_id=expectation.check.id,
         severity=expectation.check.severity,
         status=status,
-        rows_checked=min(tally.checked, _MOST_ROWS) if known else None,
-        rows_failed=min(tally.failed, _MOST_ROWS) if known else None,
-        failed_ratio=tally.failed / tally.checked if known and tally.checked else None,
+        rows_checked=min(tally.checked, _MOST_ROWS) if is_judged else None,
+        rows_failed=min(tally.failed, _MOST_ROWS) if is_judged else None,
+        failed_ratio=tally.failed / tally.checked if is_judged and tally.checked else None,
         observed=", ".join(tally.seen) or None,
         message=f"{message or 'what is young was not judged'}{AGAIN}" if tally.again else message,
         quarantined_rows=moved,
-        expected=(tally.expected or expectation.expected) if known else None,
+        expected=(tally.expected or expectation.expected) if is_judged else None,
         measured=None if tally.measured is None else json.dumps(tally.measured),
         duration_s=tally.seconds,
         on_fail=expectation.on_fail,
-        runs=json.dumps(sorted(tally.runs)[:MOST_RUNS]) if known and tally.failed and tally.runs else None,
+        runs=json.dumps(sorted(tally.runs)[:MOST_RUNS]) if is_judged and tally.failed and tally.runs else None,
     )
 
 
 def status_of(expectation: "Expectation", tally: "Tally") -> str:
-    """Return passed, failed, errored or skipped."""
+    """Return the status: passed, failed, errored or skipped."""
     return _status(expectation, tally)[0]
 
 
@@ -175,7 +175,7 @@ def _status(expectation: "Expectation", tally: "Tally") -> tuple[str, str | None
 
 FOLDER: Final = "tallies"
 LEAST_ROWS: Final = 1_000
-"""Rows of a partition from which on a record is worth its file; fewer are read as fast."""
+"""Minimum number of rows of a partition with a record; fewer rows are read as fast."""
 _DIGEST_BYTES: Final = 32
 _ARRAY: Final = 1
 
@@ -187,9 +187,9 @@ class FileTallies:
     Attributes
     ----------
     files
-        Tallies of a data file by its path, one per expectation.
-    distinct
-        By check, paths of files whose rows together repeat no key; some may be gone.
+            One tally per expectation, by path of the data file.
+        distinct
+            By check, paths of files whose rows together repeat no key; some may no longer be live.
     """
 
     files: dict[str, list[Tally]] = field(default_factory=dict)
@@ -197,9 +197,9 @@ class FileTallies:
 
 
 def is_storable(contract: "Contract", suite: "Suite", part: "Partition") -> bool:
-    """Whether tallies of a partition are kept: of many captured rows, and not where they would hold classified values.
+    """Whether tallies of a partition are stored: it has many captured rows, and tallies hold no classified values.
 
-    Tables that are computed are replaced file by file, so a record of them would not last.
+    Derived tables are excluded: their files are replaced often.
     """
     return (
         contract.kind == "fact"
@@ -212,7 +212,7 @@ def is_storable(contract: "Contract", suite: "Suite", part: "Partition") -> bool
 
 
 def load(store: "Store", contract: "Contract", suite: "Suite", part: "Partition", batch_rows: int) -> FileTallies:
-    """Tallies of a partition's live files; empty where the record is missing, damaged, or of another key."""
+    """Return the stored tallies of live files; empty if the record is missing, damaged, or has another key."""
     empty = FileTallies()
     try:
         raw = bytes(store.fs.cat_file(store.path(_name(contract.table, part.day))))
@@ -224,7 +224,7 @@ def load(store: "Store", contract: "Contract", suite: "Suite", part: "Partition"
     key, stored_batch_rows, files, distinct = _unpack(body)
     if key != _key(contract, suite):
         return empty
-    # A watch sums up a file of several batches batch by batch: its tallies hold for that batch size alone.
+    # A watch summarizes a large file batch by batch, so such tallies are valid for one batch size only.
     most_rows = min(stored_batch_rows, batch_rows) if stored_batch_rows != batch_rows else sys.maxsize
     live = set(part.files.filter(pc.less_equal(part.files["num_records"], most_rows))["path"].to_pylist())
     return FileTallies(
@@ -236,7 +236,7 @@ def load(store: "Store", contract: "Contract", suite: "Suite", part: "Partition"
 def save(
     store: "Store", contract: "Contract", suite: "Suite", part: "Partition", batch_rows: int, known: FileTallies
 ) -> None:
-    """Write the record of a partition, in place of an earlier one. A lake that cannot be written goes without."""
+    """Write the record of a partition and replace an earlier one. Does nothing if the lake is read-only."""
     live = set(part.files["path"].to_pylist())
     files = {
         path: [_facts(tally) for tally in tallies]
@@ -251,7 +251,7 @@ def save(
 
 
 def prune(store: "Store", live: Mapping[str, set[date]]) -> None:
-    """Delete the records of dates that a table of `live` no longer has: dates with rows, by table."""
+    """Delete the records of dates that no longer exist; `live` has the dates with rows of each table."""
     kept = {store.path(_name(table, day)) for table, days in live.items() for day in days}
     folders = tuple(f"{store.path(FOLDER, table)}/" for table in live)
     with suppress(OSError):
@@ -265,7 +265,7 @@ def _name(table: str, day: date) -> str:
 
 
 def _key(contract: "Contract", suite: "Suite") -> str:
-    """Everything besides the file's rows that a tally depends on."""
+    """Return all facts that a tally depends on, except the rows of its file."""
     columns = [f"{column.name} {column.type} {column.class_}" for column in contract.columns]
     return "\n".join([suite.name, ranklake.__version__, gx_version(), *columns])
 

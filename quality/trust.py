@@ -1,8 +1,8 @@
-"""The quality of what rows of rollups were computed from.
+"""The check state of the inputs of rollups.
 
-Lineage names the files of each input by a digest, and results of checks name what they judged by the same one. So each
-row of a rollup knows the state of its inputs as they were read, whatever came since. Derived tables among the inputs
-have inputs of their own, which are followed to the facts.
+Lineage identifies the files of each input by a digest, and results of checks have the same digest. So each row of a
+rollup has the state of its inputs as they were read, regardless of later changes. Derived tables among the inputs are
+followed to the facts.
 """
 
 from dataclasses import asdict, dataclass
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ranklake.lake.store.tables import Tables
 
 STATES: Final = ("critical", "error", "errored", "unchecked", "warning", "info", "whole", "passed")
-"""States of an input, worst first. ``unchecked``: nobody checked these files. ``whole``: a table that is read from its
-beginning, whose dates are distinguished as inputs of its own."""
+"""States of an input, worst first. ``unchecked``: no check of these files. ``whole``: all dates of a table together;
+each of its dates is an input as well."""
 _DAY: Final = timedelta(days=1)
 _WHOLE: Final = ""
 
@@ -39,15 +39,15 @@ class Input:
     Attributes
     ----------
     output_table, output_partition
-        What was computed from it: the rollup that was asked for, or a derived table between.
+            The table and partition that were computed from it: the requested rollup, or a derived table in between.
     table, partition
-        The input.
+            The input.
     state
-        One of `STATES`, by the last check of these very files.
+            One of `STATES`, by the latest check of exactly these files.
     checks
-        Ids of those that failed or errored.
+            Ids of the checks that failed or errored.
     is_released
-        Whether one of them holds partitions back, so that somebody answers for its use.
+            Whether one of these checks holds partitions back, so that a person released this one.
     """
 
     output_table: str
@@ -59,29 +59,29 @@ class Input:
     is_released: bool
 
     def plain(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the fields as plain JSON values."""
         return {**asdict(self), "checks": list(self.checks)}
 
 
 def inputs_of(lake: "Lake", table: str, day: date | None = None, run: str | None = None) -> list[Input]:
-    """Return the inputs of rows of a rollup, and theirs, worst first.
+    """Return the inputs of rows of a rollup and, recursively, the inputs of derived inputs; worst first.
 
     Parameters
     ----------
     day, run
-        Of the rows; default all. Of a rollup of whole runs, inputs count from the day before such a row begins to the
-        day after it ends.
+            Select the rows; by default all. For a rollup over whole runs, inputs count from the day before such a row
+            begins to the day after it ends.
 
     Raises `UnknownTableError` where no rollup has this name.
     """
-    known = {name: rollup_input for name, rollup_input in lake.contracts().items() if rollup_input.kind == "derived"}
-    if table not in known:
-        raise UnknownTableError(table, hint=did_you_mean(table, known))
+    rollups = {name: rollup_input for name, rollup_input in lake.contracts().items() if rollup_input.kind == "derived"}
+    if table not in rollups:
+        raise UnknownTableError(table, hint=did_you_mean(table, rollups))
     by_output: dict[Place, list[Input]] = {}
     for row in query(lake, sql_text("ranklake.quality", "inputs")).to_pylist():
         rollup_input = _input(row)
         by_output.setdefault((rollup_input.output_table, rollup_input.output_partition), []).append(rollup_input)
-    within = _span(lake.tables, known[table], day, run)
+    within = _span(lake.tables, rollups[table], day, run)
     pending = [place for place in by_output if place[0] == table and _is_within(place[1], (day, day) if day else None)]
     seen = set(pending)
     inputs: list[Input] = []
@@ -117,7 +117,7 @@ def _input(row: dict[str, Any]) -> Input:
 
 
 def _origin(by_output: "Mapping[Place, list[Input]]", rollup_input: Input) -> Place | None:
-    """Return under which output lineage has the inputs of an input, if it is derived itself, and of one date."""
+    """Return the output in lineage that is this input, if the input is a derived table and of one date; else None."""
     places = (
         ((rollup_input.table, rollup_input.partition), (rollup_input.table, _WHOLE)) if rollup_input.partition else ()
     )
@@ -125,14 +125,14 @@ def _origin(by_output: "Mapping[Place, list[Input]]", rollup_input: Input) -> Pl
 
 
 def _span(tables: "Tables", contract: "Contract", day: date | None, run: str | None) -> Span | None:
-    """Return from when to when inputs of such rows count; None where all do."""
+    """Return the first and last date of inputs of the selected rows; None for all dates."""
     if day is None and run is None:
         return None
     names = [name for name in ("run", "date", "ts", "end_ts") if name in contract]
     rows = read(tables, contract, names, partitions=None if day is None else [day]).to_pylist()
-    mine = [row for row in rows if run is None or row.get("run") == run]
-    dates = [row["date"] for row in mine] + [
-        row[name].date() for row in mine for name in ("ts", "end_ts") if row.get(name) is not None
+    selected = [row for row in rows if run is None or row.get("run") == run]
+    dates = [row["date"] for row in selected] + [
+        row[name].date() for row in selected for name in ("ts", "end_ts") if row.get(name) is not None
     ]
     if not dates:
         return (day or date.min, day or date.min)
@@ -140,7 +140,7 @@ def _span(tables: "Tables", contract: "Contract", day: date | None, run: str | N
 
 
 def _is_within(partition: str, span: Span | None) -> bool:
-    """Return whether a partition is of a span of dates; the whole of a table always is."""
+    """Whether a partition lies in a span of dates. An input of all dates always does."""
     if not partition or span is None:
         return True
     return span[0] <= date.fromisoformat(partition.removeprefix("date=")) <= span[1]

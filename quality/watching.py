@@ -1,8 +1,8 @@
-"""Watches: checks of a partition as a whole, which know other tables and earlier dates, too.
+"""Watches: checks of a partition as a whole, which also read other tables and earlier dates.
 
-A scan calls `watch` for each batch, perhaps on a worker, to sum it up. The driver calls `judge_watched` for one
-partition after another, in the order of their dates, so that each is compared with those before it. What a watch asks
-of other tables and dates is looked up once a check, on demand (`Neighbours`).
+A scan calls `watch` for each batch, perhaps on a worker, to summarize it. The driver calls `judge_watched` for one
+partition after another in the order of dates, so that each is compared with earlier ones. Facts about other tables and
+dates are read when first needed, once per check (`Neighbours`).
 """
 
 import json
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Watched = tuple[Expectation, Tally, tuple[str, ...]]
 
 _SEGMENT_ROWS: Final = 2_000_000
-"""Segments that are looked at for their newest times, of the latest dates: two seconds' worth."""
+"""Rows of ``segments`` that are read for the newest times, from the latest dates: about two seconds of reading."""
 
 _SERIES: Final = "scalars"
 _BATCH_ROWS: Final = 1_000_000
@@ -44,7 +44,7 @@ Measured = dict[date, Mapping[str, float]]
 
 
 class Neighbours:
-    """Facts about a lake at the time of one check.
+    """Facts about the other tables and dates of a lake, for the watches of one check.
 
     Parameters
     ----------
@@ -62,14 +62,14 @@ class Neighbours:
         self._memory: dict[tuple[str, str], Measured] | None = None
 
     def at(self, now: datetime) -> "Neighbours":
-        """Return the same, at another time: what was looked up already is not looked up again."""
+        """Return a copy for another time that shares the facts which were already read."""
         self._load_history()
         moved = copy(self)
-        moved._now_us = _micros_of(now)  # noqa: SLF001 - its own kind
+        moved._now_us = _micros_of(now)  # noqa: SLF001 - same class
         return moved
 
     def of(self, contract: "Contract", part: "Partition", check: "Check") -> WatchContext:
-        """Return what a check of one partition may know."""
+        """Return the surroundings of one partition for a check."""
         watch = kind_of(check).watch
         remembers = watch is not None and watch.uses_history
         return WatchContext(
@@ -86,16 +86,16 @@ class Neighbours:
         )
 
     def has(self, table: str, volumes: Mapping[date, int]) -> None:
-        """Take the rows of each date of a table from who has looked at its log already."""
+        """Set the number of rows of each date of a table, from a log that was already read."""
         self._volumes[table] = volumes
 
     def remember(self, table: str, check_id: str, day: date, measured: Mapping[str, float]) -> None:
-        """Keep what a check measured for those of later dates in the same call."""
+        """Keep the measurements of a check for the partitions of later dates in the same call."""
         self._load_history().setdefault((table, check_id), {})[day] = measured
 
     def _earlier(self, table: str, check_id: str, day: date) -> Measured:
         known = self._load_history().get((table, check_id), {})
-        return {one: measured for one, measured in known.items() if one < day}
+        return {date_: measured for date_, measured in known.items() if date_ < day}
 
     def _load_history(self) -> dict[tuple[str, str], Measured]:
         if self._memory is None:
@@ -117,7 +117,7 @@ class Neighbours:
         return frozenset(values) if values else None
 
     def _runs_with_signal(self, signal: str) -> frozenset[str]:
-        """Return the runs with a value of a signal; none where no table or column has its name."""
+        """Return the runs that have a value of a signal; empty if no table or column has its name."""
         metric = signal if "/" in signal else None
         table, _, column = (f"{_SERIES}.metric" if metric else signal).partition(".")
         contract, handle = self._lake.contracts().get(table), latest(self._lake.tables, table)
@@ -129,10 +129,10 @@ class Neighbours:
         for rows in read_batches(
             self._lake.store, contract, files(handle), names, batch_rows=_BATCH_ROWS, dictionaries=True
         ):
-            there = pc.is_valid(rows[column])
+            has_value = pc.is_valid(rows[column])
             if metric:
-                there = pc.fill_null(pc.equal(rows[column].cast(pa.string()), metric), fill_value=False)
-            runs.update(pc.unique(rows["run"].filter(there).cast(pa.string())).to_pylist())
+                has_value = pc.fill_null(pc.equal(rows[column].cast(pa.string()), metric), fill_value=False)
+            runs.update(pc.unique(rows["run"].filter(has_value).cast(pa.string())).to_pylist())
         return frozenset(runs)
 
     def _newest(self) -> dict[tuple[str, str], int]:
@@ -148,8 +148,8 @@ class Neighbours:
             if dates and rows > _SEGMENT_ROWS:
                 break
             dates.append(day)
-        there = read(self._lake.tables, contract, ["table", "run", "ts_max"], partitions=dates)
-        latest_times = there.group_by(["table", "run"]).aggregate([("ts_max", "max")])
+        segments = read(self._lake.tables, contract, ["table", "run", "ts_max"], partitions=dates)
+        latest_times = segments.group_by(["table", "run"]).aggregate([("ts_max", "max")])
         triples = zip(
             latest_times["table"].to_pylist(),
             latest_times["run"].to_pylist(),
@@ -176,18 +176,18 @@ def _micros(column: pa.ChunkedArray) -> list[int | None]:
 
 
 def _classified_statistics(contract: "Contract", live: pa.Table) -> tuple[str, ...]:
-    """Return classified columns of which the log of these files holds an extreme."""
+    """Return the classified columns with a minimum or maximum in the Delta log of these files."""
     names = {column.name for column in contract.columns if column.class_ != "operational"}
-    held = {
+    logged = {
         name.partition(".")[2]
         for name in live.column_names
         if name.startswith(("min.", "max.")) and live[name].null_count < live.num_rows
     }
-    return tuple(name for name in contract.names if name in names & held)
+    return tuple(name for name in contract.names if name in names & logged)
 
 
 def _last_measurements(lake: "Lake") -> dict[tuple[str, str], Measured]:
-    """Return the last measurements of each date, by table and check."""
+    """Return the latest measurements of each date, by table and check."""
     names = ["table", "check_id", "partition_date", "measured", "ts"]
     rows = read(lake.tables, lake.contracts()[RESULTS], names)
     rows = rows.filter(pc.is_valid(rows["measured"])).sort_by("ts")
@@ -198,11 +198,11 @@ def _last_measurements(lake: "Lake") -> dict[tuple[str, str], Measured]:
 
 
 _FORMED: Final = ("matches", "in_set")
-"""Kinds of checks that give a text a form, so that nothing else can stand in it."""
+"""Kinds of checks that fix the format of a text, so that it cannot contain anything else."""
 
 
 def watched_columns(contract: "Contract", expectation: "Expectation") -> tuple[str, ...]:
-    """Return the columns that a watch reads, as far as the table has them."""
+    """Return the columns that a watch reads and the table has."""
     assert expectation.watch is not None, f"{expectation.check.kind} watches nothing"
     names = {*expectation.check.columns, *expectation.check.by, *expectation.watch.extra_columns}
     if expectation.watch.reads_text:
@@ -217,7 +217,7 @@ def watched_columns(contract: "Contract", expectation: "Expectation") -> tuple[s
 
 
 def watch(rows: "pa.Table", watched: "Sequence[Watched]") -> None:
-    """Sum up a batch of rows for each watch."""
+    """Summarize a batch of rows for each watch."""
     batch = Batch(rows)
     for expectation, tally, names in watched:
         if tally.error or expectation.watch is None or not names:
@@ -225,7 +225,7 @@ def watch(rows: "pa.Table", watched: "Sequence[Watched]") -> None:
         seen = Batch(rows.select(names)) if expectation.watch.reads_text else batch
         try:
             part = expectation.watch.summarize(expectation.check, seen)
-        except Exception as error:  # noqa: BLE001 - one watch must not take the others with it; no text: it may quote a value
+        except Exception as error:  # noqa: BLE001 - other watches must still run; no message: it may quote a value
             tally.error = f"could not be computed ({type(error).__name__})"
         else:
             if part is not None:
@@ -235,7 +235,7 @@ def watch(rows: "pa.Table", watched: "Sequence[Watched]") -> None:
 def judge_watched(
     contract: "Contract", suite: "Suite", part: "Partition", tallies: "list[Tally]", neighbours: "Neighbours"
 ) -> None:
-    """Judge a partition by the results of its batches, which are dropped."""
+    """Evaluate the watches of a partition by the summaries of its batches, and drop these."""
     for expectation, tally in zip(suite.expectations, tallies, strict=True):
         if expectation.watch is None or tally.absent or tally.error:
             continue

@@ -1,1 +1,1 @@
-"""What rows that fail a check have in common: which host, rank, run, version or hour explains a failure best."""
+"""Explanations of failing rows: the host, rank, run, version or hour that they have in common."""

@@ -1,4 +1,4 @@
-"""Explains failures: counts the failing rows of a partition by all their facets, and names what stands out."""
+"""Explains failures: counts the failing rows of a partition by each facet, and names the values that stand out."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,11 +45,11 @@ Judged = tuple[pa.Table, pa.ChunkedArray]
 
 
 class TooManyKeysError(Exception):
-    """So many keys repeat that they are not held."""
+    """More than `MOST_REPEATED` keys repeat."""
 
 
 def is_known(expectation: "Expectation") -> bool:
-    """Say whether single rows fail a check, so that these can be named."""
+    """Whether a check fails on single rows, so that failing rows can be named."""
     return expectation.is_scanned and (expectation.per_row or expectation.check.kind in _KEYED)
 
 
@@ -61,10 +61,10 @@ def stored_rows(
     expectation: "Expectation",
     columns: Sequence[str],
 ) -> Iterator[Judged]:
-    """Yield the rows of a partition, some columns of them, with a mask of those that fail.
+    """Yield the rows of a partition with some of their columns, and a mask of the failing rows.
 
-    A check counts all but one of the rows that share a key as failing. Here all of them are, since nobody knows which
-    is the right one.
+    A check counts all but one of the rows that share a key as failing. The mask contains all of them, since the correct
+    row is unknown.
 
     Raises
     ------
@@ -88,25 +88,25 @@ def stored_rows(
 def taken_out(
     tables: "Tables", contract: "Contract", day: "date", expectation: "Expectation", columns: Sequence[str]
 ) -> Iterator[Judged]:
-    """Yield rows of a date that were sent to ``rejects`` for a check, some columns of them; all of them fail.
+    """Yield the rows of a date that were moved to ``rejects`` for a check, with some of their columns; all fail.
 
-    What cannot be read back as a row of the table is left out, as is what no longer stands there.
+    Rows that cannot be read back as rows of the table are left out.
     """
     types = arrow_schema(contract)
     names = ["table", "reason", "row"]
     wanted = f"{expectation.check.id.partition(':')[0]}: "
     handle = latest(tables, REJECTS)
     for _, rows in () if handle is None else read_some(tables, packaged(REJECTS), files(handle), names):
-        mine = pc.and_(pc.equal(rows["table"], contract.table), pc.starts_with(rows["reason"], wanted))
-        values_of_rows = [row_values(contract, text) for text in rows.filter(mine)["row"].to_pylist()]
-        there = [values for values in values_of_rows if values is not None and values.get("date") == day]
-        if there:
-            given = pa.Table.from_pylist(there, schema=types).select(list(columns))
-            yield given, pa.chunked_array([pa.repeat(pa.scalar(value=True), given.num_rows)])
+        matching = pc.and_(pc.equal(rows["table"], contract.table), pc.starts_with(rows["reason"], wanted))
+        values_of_rows = [row_values(contract, text) for text in rows.filter(matching)["row"].to_pylist()]
+        values_of_day = [values for values in values_of_rows if values is not None and values.get("date") == day]
+        if values_of_day:
+            moved_rows = pa.Table.from_pylist(values_of_day, schema=types).select(list(columns))
+            yield moved_rows, pa.chunked_array([pa.repeat(pa.scalar(value=True), moved_rows.num_rows)])
 
 
 def _rows_with_keys(rows: pa.Table, keys: pa.Table) -> pa.ChunkedArray:
-    """Return a mask of the rows whose key is among some."""
+    """Return a mask of the rows whose key is one of `keys`."""
     if not keys.num_rows:
         return pa.chunked_array([pa.repeat(pa.scalar(value=False), rows.num_rows)])
     numbered = rows.append_column("_row", pa.array(range(rows.num_rows)))
@@ -116,7 +116,7 @@ def _rows_with_keys(rows: pa.Table, keys: pa.Table) -> pa.ChunkedArray:
 
 SAMPLES: Final = 3
 ALIKE: Final = 5
-_FOUND: Final = """
+_FAILURES: Final = """
 SELECT "table", partition_date, check_id, "column", severity, message, observed, rows_checked
 FROM results
 WHERE state IN ('failed', 'quarantined')
@@ -138,22 +138,22 @@ def explain(
 ) -> "Iterator[Explanation]":
     """Yield an explanation of each failure that the last check of a partition found, the worst first.
 
-    Reads the rows as they are now, and those that were taken out for the check. Nothing is written. A value that a
-    column's class hides is in no explanation.
+    Reads the current rows, and those that were moved to ``rejects`` for the check. Nothing is written. Values of a
+    classified column are never part of an explanation.
 
     Parameters
     ----------
     tables, day, check_id
-        Only failures of these tables, of this partition, of this check.
-    limit
-        How many at most.
+            Only failures of these tables, this partition, this check.
+        limit
+            Maximum number of explanations.
 
     Raises
     ------
     UnknownTableError, ranklake.quality.suite.NotCheckedError
         A name in `tables` is no table, or a system table.
     ranklake.quality.suites.folder.SuitesError
-        The configured folder of users' suites is not there.
+            The configured folder of users' suites does not exist.
     """
     contracts = select_contracts(lake.contracts(), tables)
     sources: Sources | None = None
@@ -165,7 +165,7 @@ def explain(
 def result_counts(
     lake: "Lake", tables: Sequence[str] | None = None, *, day: date | None = None, check_id: str | None = None
 ) -> Counter[str]:
-    """Return how many results the last checks left, by state; none at all where nothing was checked yet.
+    """Return the number of results of the last checks by state; empty if nothing was checked yet.
 
     Parameters and errors are those of `explain`.
     """
@@ -177,27 +177,27 @@ def result_counts(
 def failed_results(
     lake: "Lake", tables: Sequence[str], day: date | None = None, check_id: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return the failures of the last checks, the worst first: what an `Explanation` begins with, and rows checked."""
-    rows = _rows(lake, tables, day, _FOUND)
+    """Return the failures of the last checks, worst first: fields of `Explanation` and the number of rows checked."""
+    rows = _rows(lake, tables, day, _FAILURES)
     return [row for row in rows if check_id is None or row["check_id"] == check_id]
 
 
 def _rows(lake: "Lake", tables: Sequence[str], day: date | None, text: str) -> list[dict[str, Any]]:
-    """Return what a query over ``results`` says of some tables, of all partitions or one."""
+    """Return the rows of a query over ``results`` of some tables, and of one partition if `day` is given."""
     where = [f'"table" IN ({", ".join(map(literal, tables))})']
     if day is not None:
         where.append(f"partition_date = DATE '{day}'")
-    ctx = session(lake, [RESULTS])  # a name of its own: the files go with it
+    ctx = session(lake, [RESULTS])  # keep a reference: its files are deleted with it
     rows: list[dict[str, Any]] = ctx.sql(state.on_results(" AND ".join(where), text)).to_arrow_table().to_pylist()
     return rows
 
 
 class _UnknownError(Exception):
-    """A failure that cannot be explained; its text says why."""
+    """A failure that cannot be explained; the message is the reason."""
 
 
 class Sources:
-    """What explanations of one call have in common."""
+    """Contracts, metrics and suites that the explanations of one call share."""
 
     def __init__(self, lake: "Lake", contracts: "Mapping[str, Contract]") -> None:
         self._lake, self._contracts = lake, contracts
@@ -205,7 +205,7 @@ class Sources:
         self._own: OwnSuites = own_suites(lake)
 
     def explanation(self, row: Mapping[str, Any]) -> Explanation:
-        """Return what there is to say of one failed result."""
+        """Return the explanation of one failed result."""
         plain = Explanation(**{name: value for name, value in row.items() if name != "rows_checked"})
         try:
             return self._explain_failure(plain, *self._locate(plain))
@@ -217,7 +217,7 @@ class Sources:
             return replace(plain, unknown=f"a data file cannot be read: {error}")
 
     def samples(self, plain: Explanation) -> tuple[dict[str, Any], ...]:
-        """Return keys of some rows that fail a check, read until there are enough; none where they are not known."""
+        """Return the keys of a few rows that fail a check; empty if they are unknown."""
         keys: list[dict[str, Any]] = []
         try:
             contract, suite, part, expectation = self._locate(plain)
@@ -231,7 +231,7 @@ class Sources:
         return tuple(keys)
 
     def _locate(self, plain: Explanation) -> "tuple[Contract, Suite, Partition, Expectation]":
-        """Return the table, suite, partition and check of a failure. Raises `_UnknownError`."""
+        """Return the contract, suite, partition and check of a failure. Raises `_UnknownError`."""
         handle = latest(self._lake.tables, plain.table)
         if handle is None:
             raise _UnknownError("the table is gone")
@@ -248,7 +248,7 @@ class Sources:
     def _rows_with_failures(
         self, contract: "Contract", suite: Suite, part: Partition, expectation: Expectation, columns: Sequence[str]
     ) -> "Iterator[Judged]":
-        """Yield the rows of a partition, and those that were taken out of it for a check, with who of them fails."""
+        """Yield the rows of a partition and those moved to ``rejects`` for a check, with a mask of the failing rows."""
         yield from stored_rows(self._lake.store, contract, suite, part, expectation, columns)
         yield from taken_out(self._lake.tables, contract, part.day, expectation, columns)
 
@@ -269,14 +269,14 @@ class Sources:
         candidates = causes(by_facet, [name for name, facet in facets.items() if facet.ordered])
         if not candidates:
             return replace(total, unknown="all rows have everything in common")
-        out = [each for each in candidates if each.stands_out]
-        if not out:
+        outstanding = [cause for cause in candidates if cause.stands_out]
+        if not outstanding:
             return replace(total, nearest=shown_cause(candidates[0], facets[candidates[0].facet]))
-        alike = [each for each in out[1:] if each.same_rows(out[0])]
+        alike = [cause for cause in outstanding[1:] if cause.same_rows(outstanding[0])]
         return replace(
             total,
-            best=shown_cause(out[0], facets[out[0].facet]),
-            alike=tuple(shown_cause(each, facets[each.facet]) for each in alike[:ALIKE]),
+            best=shown_cause(outstanding[0], facets[outstanding[0].facet]),
+            alike=tuple(shown_cause(cause, facets[cause.facet]) for cause in alike[:ALIKE]),
         )
 
 
@@ -285,7 +285,7 @@ def _same_expectation(expectation: Expectation, plain: Explanation) -> bool:
 
 
 def _keys(contract: "Contract", rows: pa.Table) -> list[dict[str, Any]]:
-    """Return the grain of some rows; classified values are marked as such."""
+    """Return the grain of some rows; classified values are replaced by `CLASSIFIED`."""
     names = [name for name in contract.grain if name in rows.column_names]
     hidden = {name for name in names if contract.column(name).class_ != "operational"}
     return [
@@ -300,34 +300,32 @@ def _value_text(value: object) -> object:
 
 MOST_CHECKS: Final = 30
 MOST_ROWS: Final = 5_000_000
-"""Rows of all partitions that are read for it; those of checks beyond are left to ``ranklake quality why``."""
+"""Maximum number of rows of all partitions that are read for samples; ``ranklake quality why`` reads the others."""
 
 
 def samples(lake: "Lake") -> "dict[CheckKey, FailingKeys]":
-    """Return keys of failing rows by table, check and column, of the worst checks whose rows can be named.
+    """Return keys of failing rows by table, check and column, for the worst checks whose rows can be named.
 
-    Each is of the last partition that fails it. Classified values are in none of them.
+    The keys are from the last partition on which the check fails. Classified values are left out.
     """
     keys: dict[CheckKey, FailingKeys] = {}
-    left = MOST_ROWS
+    remaining_rows = MOST_ROWS
     sources: Sources | None = None
-    for expectation, rows in _last_failures(lake):
+    for failure, rows in _last_failures(lake):
         if len(keys) >= MOST_CHECKS:
             break
-        if rows > left:
+        if rows > remaining_rows:
             continue
         sources = sources or Sources(lake, select_contracts(lake.contracts(), None))
-        sample = sources.samples(expectation)
-        left -= rows
+        sample = sources.samples(failure)
+        remaining_rows -= rows
         if sample:
-            keys[expectation.table, expectation.check_id, expectation.column] = FailingKeys(
-                expectation.partition_date, sample
-            )
+            keys[failure.table, failure.check_id, failure.column] = FailingKeys(failure.partition_date, sample)
     return keys
 
 
 def _last_failures(lake: "Lake") -> Iterator[tuple[Explanation, int]]:
-    """Yield the failure of each check on its last partition, in the order of the worst, and the rows to read."""
+    """Yield the failure of each check on its last partition, the worst first, and the number of rows to read."""
     rows = failed_results(lake, tuple(select_contracts(lake.contracts(), None)))
     last: dict[CheckKey, date] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""What is said of one failure: the value that explains it best, what has the same rows, keys of some."""
+"""The explanation of one failure: the value that explains it best, other values of the same rows, sample keys."""
 
 from dataclasses import dataclass
 from datetime import date
@@ -13,27 +13,29 @@ if TYPE_CHECKING:
 CLASSIFIED: Final = "classified"
 MISSING: Final = "NULL"
 LONGEST: Final = 80
-"""Characters of a value that are shown."""
+"""Maximum number of characters of a value that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownCause:
-    """A cause, in words that anybody may read.
+    """A cause in words, without classified values.
 
     Attributes
     ----------
     facet
-        Column, ``hour`` (UTC, of ``ts``) or ``process`` (a rank of a run); `table` is where it stands.
-    value
-        Its value or range; `CLASSIFIED` for what is not shown, `MISSING` for rows without one.
-    rows, failed
-        Rows that have it, and those of them that fail.
-    rest_rows, rest_failed
-        All others.
-    lift
-        How many times as often as the rest they fail; None where none of the rest does, or there is no rest.
-    distinct
-        Values of the facet in the partition.
+            Column, ``hour`` (UTC, of ``ts``) or ``process`` (a rank of a run).
+        table
+            Table of the facet.
+        value
+            The value or range; `CLASSIFIED` for a hidden value, `MISSING` for rows without a value.
+        rows, failed
+            Number of rows with this value, and of those that fail.
+        rest_rows, rest_failed
+            The same of all other rows.
+        lift
+            Failure rate of these rows divided by that of the rest; None if no other row fails, or there are none.
+        distinct
+            Number of values of the facet in the partition.
     """
 
     facet: str
@@ -48,30 +50,30 @@ class ShownCause:
 
     @property
     def share(self) -> float:
-        """Share of the failing rows that have it."""
+        """Share of the failing rows that have this value."""
         return self.failed / (self.failed + self.rest_failed)
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a check failed on a partition, as far as its rows tell.
+    """Why a check failed on a partition, as far as its rows show.
 
     Attributes
     ----------
     message, observed
-        As the check wrote them down. What judges series names the worst of them there.
-    rows, failed
-        Rows that stand in the partition or were taken out of it for this check, and those of them that fail now.
-    best
-        What explains it best; None where nothing stands out.
-    alike
-        Other facets with as many rows, and as many failing ones, as the best.
-    nearest
-        The best candidate where nothing stands out; None where there is none.
-    samples
-        Keys of some failing rows: the table's grain, with `CLASSIFIED` for values that are.
-    unknown
-        Why nothing can be said; empty where something is.
+            Texts of the check's result. A check of series names the worst series there.
+        rows, failed
+            Number of rows in the partition or moved to ``rejects`` for this check, and of those that fail now.
+        best
+            The cause that explains the failure best; None if no cause stands out.
+        alike
+            Other facets with as many rows and failing rows as the best.
+        nearest
+            The best candidate if none stands out; None if there is none.
+        samples
+            Keys of a few failing rows: the table's grain, with `CLASSIFIED` for classified values.
+        unknown
+            Why there is no explanation; empty if there is one.
     """
 
     table: str
@@ -90,21 +92,21 @@ class Explanation:
     unknown: str = ""
 
     def plain(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the fields as plain JSON values."""
         names = ("table", "check_id", "column", "severity", "message", "observed", "rows", "failed")
         return {
             **{name: getattr(self, name) for name in names},
             "partition_date": self.partition_date.isoformat(),
             "best": _plain(self.best),
-            "alike": [_plain(one) for one in self.alike],
+            "alike": [_plain(item) for item in self.alike],
             "nearest": _plain(self.nearest),
-            "samples": [dict(one) for one in self.samples],
+            "samples": [dict(item) for item in self.samples],
             "unknown": self.unknown or None,
         }
 
 
 def shown_cause(cause: "Cause", facet: "Facet") -> ShownCause:
-    """Return a cause in words."""
+    """Return a cause in words, with a classified value hidden."""
     return ShownCause(
         cause.facet,
         facet.table,

@@ -1,10 +1,10 @@
-"""Facets that rows may share, and the lift of their values: which of them failing rows have more often than others.
+"""Facets of rows, and the lift of their values: which values failing rows have more often than other rows.
 
-A candidate splits all rows in two: those that have a value (or lie in a range of values), and the rest. Candidates are
-compared by the likelihood-ratio statistic of that 2 x 2 table, G = 2 sum(observed x ln(observed / expected)) (Dunning,
-"Accurate methods for the statistics of surprise and coincidence", 1993), of which 2 ln(candidates of the facet) is
-taken off: of 4,096 ranks one looks odd more easily than of two driver versions. Rows of one process are alike, so that
-G is no measure of significance here. It only puts candidates in order.
+A candidate splits all rows in two: those with a value (or a range of values), and the rest. Candidates are ranked by
+the likelihood-ratio statistic of this 2 x 2 table, G = 2 sum(observed x ln(observed / expected)) (Dunning, "Accurate
+methods for the statistics of surprise and coincidence", 1993). 2 ln(number of candidates of the facet) is subtracted,
+because an extreme one among 4,096 ranks is more likely by chance than among two driver versions. Rows of one process
+are not independent, so G only ranks candidates; it is no measure of significance.
 """
 
 import math
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 MIN_SHARE: Final = 0.5
-"""Share of the failing rows that an explanation has at least."""
+"""Minimum share of the failing rows that an explanation covers."""
 MIN_LIFT: Final = 2.0
-"""How many times as often as elsewhere rows of an explanation fail, at least."""
+"""Minimum ratio of the failure rate of an explanation's rows to that of the other rows."""
 MOST_ENDS: Final = 1024
-"""Values at which a range may begin or end; where more of them fail more often than all rows do, none is looked for."""
+"""Maximum number of values that may end a range. If more values fail more often than average, no range is computed."""
 
 
 class Count(NamedTuple):
-    """Rows that were judged, and those of them that failed."""
+    """Number of rows checked, and of those that failed."""
 
     rows: int
     failed: int
@@ -40,16 +40,16 @@ class Count(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One candidate: rows whose `facet` is `low`, or lies between `low` and `high`, both included.
+    """A candidate: rows whose `facet` lies between `low` and `high`, both included; the two are equal for one value.
 
     Attributes
     ----------
     here, rest
-        Counts of these rows, and of all others.
-    distinct
-        Values that the facet has in all.
-    score
-        By which candidates are put in order.
+            Counts of these rows, and of all others.
+        distinct
+            Number of values of the facet.
+        score
+            Rank of the candidate; larger is better.
     """
 
     facet: str
@@ -62,42 +62,42 @@ class Cause:
 
     @property
     def share(self) -> float:
-        """Share of all failing rows that it has."""
+        """Share of all failing rows that the candidate covers."""
         return self.here.failed / (self.here.failed + self.rest.failed)
 
     @property
     def lift(self) -> float | None:
-        """How many times as often as elsewhere its rows fail; None where no other row fails."""
+        """Failure rate of its rows divided by that of the others; None if no other row fails."""
         if not self.rest.failed:
             return None
         return (self.here.failed / self.here.rows) / (self.rest.failed / self.rest.rows)
 
     @property
     def stands_out(self) -> bool:
-        """Whether it says something: it has half of the failing rows, and they are twice as many as elsewhere."""
+        """Whether it covers half of the failing rows, and its rows fail twice as often as others."""
         if not self.rest.rows or not self.here.failed or self.share < MIN_SHARE:
             return False
         return self.lift is None or self.lift >= MIN_LIFT
 
     def same_rows(self, other: "Cause") -> bool:
-        """Whether another has as many rows, and as many failing ones: then it is reported beside it."""
+        """Whether another candidate has the same counts; it is then reported with this one."""
         return self.here == other.here
 
 
 def causes(counts: Mapping[str, Mapping[Any, Count]], ordered: Sequence[str] = ()) -> list[Cause]:
-    """Return the best candidate of each facet, the best of all first; of equal ones that with fewer values.
+    """Return the best candidate of each facet, the best first; among equals the facet with fewer values.
 
     Parameters
     ----------
     counts
-        Counts by facet and value, each facet over the same rows. The value None is rows without one; it is a candidate,
-        too, but lies in no range.
-    ordered
-        Facets whose values have an order, so that a range of them may be the cause.
+            Counts by facet and value, of the same rows for each facet. The value None means rows without a value. It is
+            a candidate, but not part of a range.
+        ordered
+            Facets whose values are ordered, so that a range may be the cause.
     """
     candidates = []
     for facet, by_value in counts.items():
-        total = Count(sum(one.rows for one in by_value.values()), sum(one.failed for one in by_value.values()))
+        total = Count(sum(count.rows for count in by_value.values()), sum(count.failed for count in by_value.values()))
         if total.failed and len(by_value) > 1:
             candidates.append(_best(facet, by_value, total, ranges=facet in ordered))
     places = {facet: place for place, facet in enumerate(counts)}
@@ -105,42 +105,46 @@ def causes(counts: Mapping[str, Mapping[Any, Count]], ordered: Sequence[str] = (
 
 
 def _best(facet: str, by_value: Mapping[Any, Count], total: Count, *, ranges: bool) -> Cause:
-    spans = [(value, value, one) for value, one in by_value.items()]
-    price = 2 * math.log(len(spans))
-    best = _cause(facet, max(spans, key=lambda span: _score(span[2], total)), total, len(by_value), price)
-    there = sorted((value, one) for value, one in by_value.items() if value is not None)
-    longer = _range(there, total) if ranges else None
-    if longer is None:
+    spans = [(value, value, count) for value, count in by_value.items()]
+    penalty = 2 * math.log(len(spans))
+    best = _cause(facet, max(spans, key=lambda span: _score(span[2], total)), total, len(by_value), penalty)
+    ordered_values = sorted((value, count) for value, count in by_value.items() if value is not None)
+    span = _range(ordered_values, total) if ranges else None
+    if span is None:
         return best
-    wide = _cause(facet, longer, total, len(by_value), 2 * price)  # there are so many more ranges
-    return max(best, wide, key=lambda cause: cause.score)
+    range_cause = _cause(facet, span, total, len(by_value), 2 * penalty)  # the number of ranges is about its square
+    return max(best, range_cause, key=lambda cause: cause.score)
 
 
-def _range(there: list[tuple[Any, Count]], total: Count) -> tuple[Any, Any, Count] | None:
-    """Return the range of several values with the highest score; both ends of it have failing rows."""
-    rows = [0, *accumulate(one.rows for _, one in there)]
-    failed = [0, *accumulate(one.failed for _, one in there)]
-    odd = [place for place, (_, one) in enumerate(there) if one.failed]
-    if len(odd) > MOST_ENDS:  # the best range may end with a value that fails less often than all rows do, but hardly
-        odd = [place for place in odd if there[place][1].failed * total.rows > total.failed * there[place][1].rows]
+def _range(ordered_values: list[tuple[Any, Count]], total: Count) -> tuple[Any, Any, Count] | None:
+    """Return the range of several values with the highest score; both end values have failing rows."""
+    rows = [0, *accumulate(count.rows for _, count in ordered_values)]
+    failed = [0, *accumulate(count.failed for _, count in ordered_values)]
+    end_places = [place for place, (_, count) in enumerate(ordered_values) if count.failed]
+    if len(end_places) > MOST_ENDS:  # the best range rarely ends with a value that fails less often than average
+        end_places = [
+            place
+            for place in end_places
+            if ordered_values[place][1].failed * total.rows > total.failed * ordered_values[place][1].rows
+        ]
     best, score = None, -math.inf
-    for begin in odd if len(odd) <= MOST_ENDS else ():
-        for end in odd:
+    for begin in end_places if len(end_places) <= MOST_ENDS else ():
+        for end in end_places:
             if end > begin:
-                here = Count(rows[end + 1] - rows[begin], failed[end + 1] - failed[begin])
-                if (mine := _score(here, total)) > score:
-                    best, score = (there[begin][0], there[end][0], here), mine
+                count = Count(rows[end + 1] - rows[begin], failed[end + 1] - failed[begin])
+                if (new_score := _score(count, total)) > score:
+                    best, score = (ordered_values[begin][0], ordered_values[end][0], count), new_score
     return best
 
 
-def _cause(facet: str, span: tuple[Any, Any, Count], total: Count, distinct: int, price: float) -> Cause:
+def _cause(facet: str, span: tuple[Any, Any, Count], total: Count, distinct: int, penalty: float) -> Cause:
     low, high, here = span
     rest = Count(total.rows - here.rows, total.failed - here.failed)
-    return Cause(facet, low, high, here, rest, distinct, _score(here, total) - price)
+    return Cause(facet, low, high, here, rest, distinct, _score(here, total) - penalty)
 
 
 def _score(here: Count, total: Count) -> float:
-    """Return G of the 2 x 2 table of these rows and the rest; negative where they fail less often than the rest."""
+    """Return G of the 2 x 2 table of these rows and the rest; negative if they fail less often than the rest."""
     rest = Count(total.rows - here.rows, total.failed - here.failed)
     g = 0.0
     for side in (here, rest):
@@ -153,11 +157,11 @@ def _score(here: Count, total: Count) -> float:
 HOUR: Final = "hour"
 PROCESS: Final = "process"
 MOST_VALUES: Final = 10_000
-"""Values of a facet that are counted; one with more tells rows apart, not what they share."""
+"""Maximum number of values of a facet; a facet with more values identifies rows instead of grouping them."""
 _IDENTITY: Final = ("run", "attempt", "rank")
 _POSITIONS: Final = frozenset({"incarnation", "segment", "slot", "pid", *_IDENTITY})
 _PROCESS_TABLES: Final = ("runs", "ranks")
-"""Tables about runs and processes; what a rank says of itself wins."""
+"""Tables about runs and processes. Values that a rank reports itself have precedence."""
 _WORDS: Final = ("string", "bool")
 
 Process = tuple[str | None, int | None, int | None]
@@ -165,18 +169,18 @@ Process = tuple[str | None, int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Facet:
-    """One facet of a table's rows.
+    """A property of a table's rows by which failures are grouped.
 
     Attributes
     ----------
     name
         A column of the table or of one in `_PROCESS_TABLES`, `HOUR`, or `PROCESS`.
     table
-        Where its values stand.
+        Table of the values.
     classified
-        Whether they are shown to nobody.
+        Whether values are hidden.
     ordered
-        Whether they have an order, so that a range of them says something.
+        Whether values are ordered, so that a range is meaningful.
     """
 
     name: str
@@ -186,18 +190,20 @@ class Facet:
 
 
 def own_facets(contract: "Contract", judged: Sequence[str]) -> dict[str, Facet]:
-    """Return the facets in a table's own columns, but those that a check judges: they are what is wrong.
+    """Return the facets in a table's own columns, without the columns that the check reads.
 
-    Text, truth values and numbers that name things are facets; measured values, JSON and keys are none.
+    Text, booleans and numbers that name things are facets; measured values, JSON and keys are not.
     """
-    named = [one for one in contract.columns if _names(one) and one.name not in {*judged, *_POSITIONS, "date"}]
-    facets = {one.name: _facet(one, contract.table) for one in named}
+    named = [
+        column for column in contract.columns if _is_name(column) and column.name not in {*judged, *_POSITIONS, "date"}
+    ]
+    facets = {column.name: _facet(column, contract.table) for column in named}
     if "ts" in contract:
         facets[HOUR] = Facet(HOUR, contract.table, ordered=True)
     return facets
 
 
-def _names(column: "Column") -> bool:
+def _is_name(column: "Column") -> bool:
     if column.type in _WORDS:
         return column.format is None
     return column.is_number and column.unit == "none" and column.type.startswith("int")
@@ -208,14 +214,14 @@ def _facet(column: "Column", table: str) -> Facet:
 
 
 class Counts:
-    """Counts of judged and failing rows, by facet and by process; `add` takes batches of rows.
+    """Number of checked and failing rows, by facet and by process. `add` takes batches of rows.
 
     Parameters
     ----------
     contract
-        With the columns that the table has.
-    judged
-        Columns that the check judges.
+            Contract with the columns that the table has.
+        judged
+            Columns that the check reads.
     """
 
     def __init__(self, contract: "Contract", judged: Sequence[str]) -> None:
@@ -228,7 +234,7 @@ class Counts:
         self._by_process: dict[Process, Count] = {}
 
     def add(self, rows: pa.Table, failed: pa.ChunkedArray) -> None:
-        """Count rows, which have `columns`; `failed` is true where one fails, and has no NULL."""
+        """Count rows with the columns `columns`; `failed` is a mask of the failing rows, without NULL."""
         self.total = _plus(self.total, Count(rows.num_rows, int(pc.sum(failed).as_py() or 0)))
         flagged = rows.append_column("_failed", failed.cast(pa.int64()))
         for name, by_value in list(self._by_facet.items()):
@@ -244,10 +250,10 @@ class Counts:
             _count(self._by_process, flagged.select([*self.identity, "_failed"]), self.identity)
 
     def by_facet(self, lake: "Lake") -> tuple[dict[str, dict[Any, Count]], dict[str, Facet]]:
-        """Return the counts by facet and value, those of processes and of what is known of them among them.
+        """Return the counts by facet and value, including processes and their known facts, and the facets.
 
-        A facet of the table itself goes before one of the same name elsewhere. Classified ones come last, so that of
-        equal explanations one is reported whose value can be shown.
+        A facet of the table has precedence over one of the same name elsewhere. Classified facets are last, so that
+        among equal explanations one with a visible value is reported.
         """
         counts, facets = dict(self._by_facet), {name: self.facets[name] for name in self._by_facet}
         processes = {_process(self.identity, key): count for key, count in self._by_process.items()}
@@ -269,34 +275,34 @@ class Counts:
 
 
 def process_facts(lake: "Lake", runs: "set[str]") -> dict[str, tuple[Facet, dict[Process, Any]]]:
-    """Return what is known of processes of some runs, by column: its value for each of them, the last one reported.
+    """Return the facts of the processes of some runs, by column: the last reported value for each process.
 
-    What only ``runs`` has is of all ranks, and stands under the rank None. The rest is of the rank that told it, which
-    for ``runs`` is rank 0: of others nothing is known unless they told it in ``ranks``.
+    Columns that only ``runs`` has apply to all ranks, and are stored under the rank None. Other columns apply to the
+    rank that reported them; in ``runs`` that is rank 0. For other ranks they are unknown unless reported in ``ranks``.
     """
     known: dict[str, tuple[Facet, dict[Process, Any]]] = {}
     of_ranks = lake.contracts()["ranks"]
     for table in _PROCESS_TABLES:
         contract = lake.contracts()[table]
-        names = [
+        columns = [
             column
             for column in contract.columns
-            if column.type in _WORDS and _names(column) and column.name not in _POSITIONS
+            if column.type in _WORDS and _is_name(column) and column.name not in _POSITIONS
         ]
-        rows = read(lake.tables, contract, [*_IDENTITY, "ts", *(column.name for column in names)])
+        rows = read(lake.tables, contract, [*_IDENTITY, "ts", *(column.name for column in columns)])
         rows = rows.filter(pc.is_in(rows["run"], value_set=pa.array(sorted(runs), pa.string()))).sort_by("ts")
         keys = list(zip(*(rows[name].to_pylist() for name in _IDENTITY), strict=True))
-        for column in names:
-            mine = keys if column.name in of_ranks else [(run, attempt, None) for run, attempt, _ in keys]
-            pairs = zip(mine, rows[column.name].to_pylist(), strict=True)
+        for column in columns:
+            process_keys = keys if column.name in of_ranks else [(run, attempt, None) for run, attempt, _ in keys]
+            pairs = zip(process_keys, rows[column.name].to_pylist(), strict=True)
             values = {key: value for key, value in pairs if value is not None}
             if values:
-                before = known.get(column.name, (None, {}))[1]
-                known[column.name] = (_facet(column, table), {**before, **values})
+                earlier = known.get(column.name, (None, {}))[1]
+                known[column.name] = (_facet(column, table), {**earlier, **values})
     return known
 
 
-def _value(values: "Mapping[Process, Any]", process: Process) -> Any:  # noqa: ANN401 - whatever a column holds
+def _value(values: "Mapping[Process, Any]", process: Process) -> Any:  # noqa: ANN401 - a value of any column type
     run, attempt, _ = process
     return values.get(process, values.get((run, attempt, None)))
 
@@ -307,7 +313,7 @@ def _process(identity: Sequence[str], key: Any) -> Process:  # noqa: ANN401 - a 
 
 
 def _count(into: dict[Any, Count], rows: pa.Table, names: Sequence[str]) -> None:
-    """Add counts of rows, with a column ``_failed`` of 0 and 1, by the value of a column or the values of several."""
+    """Add counts of rows by the values of one or several columns; ``_failed`` is a column of 0 and 1."""
     counted = rows.group_by(list(names)).aggregate([("_failed", "count"), ("_failed", "sum")])
     keys = list(zip(*(counted[name].to_pylist() for name in names), strict=True))
     counts = zip(counted["_failed_count"].to_pylist(), counted["_failed_sum"].to_pylist(), strict=True)
