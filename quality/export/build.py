@@ -1,7 +1,7 @@
 """The process that builds a project of Great Expectations: ``python -m ranklake.quality.export.build FOLDER``.
 
-It is a process of its own because opening a project changes what Great Expectations takes for the current one, which
-checks use. Facts come as JSON on standard input.
+Opening a project changes the current project of Great Expectations, which checks use. So a separate process does it.
+Facts come as JSON on standard input.
 """
 
 import json
@@ -17,9 +17,9 @@ _BATCH: Final = "partition"
 
 
 def build(folder: str, facts: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Build a project below an empty folder: source, suites, validation definitions, checkpoints, results, pages.
+    """Build a project in an empty folder: source, suites, validation definitions, checkpoints, results, pages.
 
-    Returns for each table the ids of checks that Great Expectations takes for no expectation of its own.
+    Returns, for each table, the ids of checks that Great Expectations refuses as expectations.
     """
     refused: dict[str, list[str]] = {}
     gx = great_expectations()
@@ -28,9 +28,9 @@ def build(folder: str, facts: Mapping[str, Any]) -> dict[str, list[str]]:
     for table in facts["tables"]:
         asset = source.add_dataframe_asset(table["table"])
         batches = asset.add_batch_definition_whole_dataframe(_BATCH)
-        ready, wrong = _domain_objects(gx, table["expectations"])
-        refused[table["table"]] = wrong
-        suite = gx.ExpectationSuite(name=table["table"], meta=_meta(table, wrong))
+        ready, invalid = _domain_objects(gx, table["expectations"])
+        refused[table["table"]] = invalid
+        suite = gx.ExpectationSuite(name=table["table"], meta=_meta(table, invalid))
         for expectation in ready:
             suite.expectations.append(expectation)
         suite = context.suites.add(suite)
@@ -38,64 +38,64 @@ def build(folder: str, facts: Mapping[str, Any]) -> dict[str, list[str]]:
         validation = context.validation_definitions.add(validation)
         context.checkpoints.add(gx.Checkpoint(name=table["table"], validation_definitions=[validation]))
         for result in table["results"]:
-            _add_result(gx, context, table["table"], result, wrong)
+            _add_result(gx, context, table["table"], result, invalid)
     context.build_data_docs()
     return refused
 
 
 def _domain_objects(gx: Any, configs: Sequence[Mapping[str, Any]]) -> tuple[list[Any], list[str]]:  # noqa: ANN401
-    """Return the expectations, and the ids of those that a user wrote with parameters that they do not take."""
-    ready, wrong = [], []
+    """Return the expectations, and the ids of users' expectations with invalid parameters."""
+    ready, invalid = [], []
     for config in configs:
         try:
             ready.append(_configure(gx, config).to_domain_obj())
-        except Exception:  # noqa: BLE001 - one must not take the project with it
-            wrong.append(config["meta"]["check_id"])
-    return ready, wrong
+        except Exception:  # noqa: BLE001 - other expectations must still be exported
+            invalid.append(config["meta"]["check_id"])
+    return ready, invalid
 
 
-def _meta(table: Mapping[str, Any], wrong: Sequence[str]) -> dict[str, Any]:
+def _meta(table: Mapping[str, Any], invalid: Sequence[str]) -> dict[str, Any]:
     notes = [table["summary"]]
-    unexpressed = sorted([*table["unexpressed"], *wrong])
+    unexpressed = sorted([*table["unexpressed"], *invalid])
     if unexpressed:
         notes.append(f"not expressed in Great Expectations, but in results: {', '.join(unexpressed)}")
     return {"table": table["table"], "ranklake_suite": table["suite"], "notes": {"format": "string", "content": notes}}
 
 
-def _configure(gx: Any, config: Mapping[str, Any]) -> Any:  # noqa: ANN401 - theirs
+def _configure(gx: Any, config: Mapping[str, Any]) -> Any:  # noqa: ANN401 - their object
     return gx.expectations.expectation_configuration.ExpectationConfiguration(**config)
 
 
 def _add_result(
-    gx: Any,  # noqa: ANN401 - theirs
+    gx: Any,  # noqa: ANN401 - their module
     context: Any,  # noqa: ANN401
     table: str,
     result: Mapping[str, Any],
-    wrong: Sequence[str],
+    invalid: Sequence[str],
 ) -> None:
-    """Store the results of one check of one date."""
+    """Store the results of one check run on one date."""
     outcome = gx.core.expectation_validation_result
     name = gx.data_context.types.resource_identifiers
     run = gx.core.run_identifier.RunIdentifier(result["date"], datetime.fromisoformat(result["ts"]))
     checks = [
         outcome.ExpectationValidationResult(
-            success=one["success"],
-            expectation_config=_configure(gx, _fitting(one, wrong)),
-            result=_counts(one),
+            success=check["success"],
+            expectation_config=_configure(gx, _result_config(check, invalid)),
+            result=_counts(check),
             exception_info={
-                "raised_exception": bool(one["error"]),
-                "exception_message": one["error"] or None,
-                "exception_traceback": "" if one["error"] else None,
+                "raised_exception": bool(check["error"]),
+                "exception_message": check["error"] or None,
+                "exception_traceback": "" if check["error"] else None,
             },
         )
-        for one in result["checks"]
+        for check in result["checks"]
     ]
-    good = sum(one.success for one in checks)
+    successes = sum(check.success for check in checks)
     statistics = {
         "evaluated_expectations": len(checks),
-        "successful_expectations": good,
-        "unsuccessful_expectations": len(checks) - good,
-        "success_percent": 100 * good / len(checks),
+        "successful_expectations": successes,
+        "unsuccessful_expectations": len(checks) - successes,
+        "success_percent": 100 * successes / len(checks),
     }
     batch = {
         "datasource_name": SOURCE,
@@ -110,14 +110,14 @@ def _add_result(
         "check_run": result["check_run"],
         "files_sha256": result["files_sha256"],
     }
-    whole = outcome.ExpectationSuiteValidationResult(good == len(checks), checks, table, {}, statistics, meta)
+    whole = outcome.ExpectationSuiteValidationResult(successes == len(checks), checks, table, {}, statistics, meta)
     key = name.ValidationResultIdentifier(name.ExpectationSuiteIdentifier(table), run, f"{table}-{result['date']}")
     context.validation_results_store.set(key, whole)
 
 
-def _fitting(check: Mapping[str, Any], wrong: Sequence[str]) -> dict[str, Any]:
-    """Return what a result is of; of a check that they refused, a column that says whether it holds."""
-    refused = check["config"]["meta"]["check_id"] in wrong
+def _result_config(check: Mapping[str, Any], invalid: Sequence[str]) -> dict[str, Any]:
+    """Return the expectation of a result; for a refused check, one on a column that tells whether rows pass."""
+    refused = check["config"]["meta"]["check_id"] in invalid
     return {**check["config"], **(check["otherwise"] if refused else {})}
 
 

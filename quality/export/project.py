@@ -1,8 +1,8 @@
-"""Export of suites and results as a project that Great Expectations opens, put in place in one step.
+"""Export of suites and results as a project that Great Expectations opens. It is put in place in one step.
 
-Great Expectations is imported by another process (`ranklake.quality.export.build`). Its pages fetch some fifteen files
-from content networks, and draw their index by script. Here scripts go, pages forbid all loading
-(Content-Security-Policy), and the index is a plain list of links.
+Another process imports Great Expectations (`ranklake.quality.export.build`). Pages of Great Expectations load some
+fifteen files from content networks, and build their index by script. The export removes scripts, forbids loading by
+Content-Security-Policy, and writes the index as a list of links.
 """
 
 import json
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from ranklake.quality.suite import Expectation
 
 DATES: Final = 30
-"""Newest dates of a table whose last results are exported."""
+"""Number of the newest dates of a table whose last results are exported."""
 _HOLDS: Final = "expect_column_values_to_be_in_set"
 
 _MARKUP: Final = re.compile(r"[<>&]")
-"""Characters that their pages do not escape in names of columns; of all other words they do."""
+"""Characters in column names that pages of Great Expectations do not escape; they escape all other text."""
 
 Config = dict[str, Any]
 
 
 def table_facts(lake: "Lake", contract: "Contract", suite: Suite) -> dict[str, Any]:
     """Return the facts of one table: ``table``, ``summary``, ``expectations``, ``unexpressed`` and ``results``."""
-    configs = {one.check.id: _config(one, contract) for one in suite.expectations}
+    configs = {each.check.id: _config(each, contract) for each in suite.expectations}
     expressed = [config for config in configs.values() if config is not None]
     return {
         "table": contract.table,
@@ -60,12 +60,14 @@ def table_facts(lake: "Lake", contract: "Contract", suite: Suite) -> dict[str, A
 
 
 def _config(expectation: "Expectation", contract: "Contract") -> Config | None:
-    """Return what Great Expectations can run on the frame of `rows.partition_rows`; None if there is no word for it."""
+    """Return the configuration of an expectation on the frame of `rows.partition_rows`; None without an equivalent."""
     common = {"severity": _severity(expectation.check.severity), "meta": _meta(expectation)}
     if expectation.asked:
-        question = json.loads(expectation.asked)
-        known = question["type"] in core_types() and not _MARKUP.search(json.dumps(question["kwargs"].get("column")))
-        return {"type": question["type"], "kwargs": question["kwargs"], **common} if known else None
+        request = json.loads(expectation.asked)
+        is_supported = request["type"] in core_types() and not _MARKUP.search(
+            json.dumps(request["kwargs"].get("column"))
+        )
+        return {"type": request["type"], "kwargs": request["kwargs"], **common} if is_supported else None
     if not expectation.is_scanned or expectation.level == "watch":
         return None
     if expectation.level == "table":
@@ -110,12 +112,12 @@ def _meta(expectation: "Expectation") -> dict[str, Any]:
 
 
 def _severity(severity: str) -> str:
-    """Return their word: they know critical, warning and info."""
+    """Return the severity in Great Expectations, which has critical, warning and info."""
     return {"error": "critical"}.get(severity, severity)
 
 
 def _snake(name: str) -> str:
-    return "".join(f"_{one.lower()}" if one.isupper() else one for one in name).removeprefix("_")
+    return "".join(f"_{char.lower()}" if char.isupper() else char for char in name).removeprefix("_")
 
 
 def _plain(value: object) -> object:
@@ -139,7 +141,7 @@ def _newest_results(lake: "Lake", table: str) -> Iterable[list[dict[str, Any]]]:
 
 
 def _result(rows: list[dict[str, Any]], configs: Mapping[str, Config | None]) -> dict[str, Any]:
-    """Return the results of one check of one date."""
+    """Return the results of one check run on one date."""
     first = rows[0]
     return {
         "date": first["partition_date"].isoformat(),
@@ -151,9 +153,9 @@ def _result(rows: list[dict[str, Any]], configs: Mapping[str, Config | None]) ->
 
 
 def _result_of_row(row: Mapping[str, Any], config: Config | None) -> dict[str, Any]:
-    """Return one result; of what Great Expectations has no word for, one of a column that says whether it holds.
+    """Return one result. A check without an equivalent becomes one on a column that tells whether rows pass.
 
-    ``otherwise`` is that one, for where they refuse the first.
+    ``otherwise`` is that expectation, for a check that Great Expectations refuses.
     """
     id_ = row["check_id"]
     otherwise = {"type": _HOLDS, "kwargs": {"column": _MARKUP.sub("_", f"holds:{id_}"), "value_set": [1.0]}}
@@ -162,8 +164,8 @@ def _result_of_row(row: Mapping[str, Any], config: Config | None) -> dict[str, A
         "severity": _severity(row["severity"]),
         "meta": {"check_id": id_, "severity": row["severity"], "on_fail": row["on_fail"]},
     }
-    words = [f"{id_}: {row['status']}", row["message"], row["observed"]]
-    content = [one for one in words if one]
+    texts = [f"{id_}: {row['status']}", row["message"], row["observed"]]
+    content = [text for text in texts if text]
     meta = {**expressed["meta"], "status": row["status"], "notes": {"format": "string", "content": content}}
     return {
         "config": {**expressed, "meta": meta},
@@ -186,7 +188,7 @@ table { border-collapse: collapse; } th, td { border: 1px solid #ccc; padding: .
 .fa-exclamation-triangle::before { content: "errored"; color: #b54708; }
 .modal, .ge-walkthrough-modal, nav.navbar, .cta-footer, .action-card, button { display: none; }
 </style>"""
-_GONE: Final = tuple(
+_REMOVED: Final = tuple(
     re.compile(pattern, re.DOTALL | re.IGNORECASE)
     for pattern in (
         r"<script\b.*?</script\s*>",
@@ -202,7 +204,7 @@ _HEAD: Final = re.compile(r"<head[^>]*>", re.IGNORECASE)
 
 
 def make_local(site: Path) -> None:
-    """Rewrite all pages of a site, and its index."""
+    """Remove scripts and remote content from all pages of a site, and rewrite its index."""
     for page in sorted(site.rglob("*.html")):
         page.write_text(local(page.read_text(encoding="utf-8")), encoding="utf-8")
     for sheet in sorted(site.rglob("*.css")):
@@ -211,9 +213,9 @@ def make_local(site: Path) -> None:
 
 
 def local(text: str) -> str:
-    """Return a page without what it would load or run."""
-    for gone in _GONE:
-        text = gone.sub("", text)
+    """Return a page without scripts and remote content."""
+    for pattern in _REMOVED:
+        text = pattern.sub("", text)
     text = _REMOTE_URL.sub("none", text)
     text = _TAG.sub(lambda match: _HANDLER.sub("", match[0]), text)
     return _HEAD.sub(lambda match: f"{match[0]}\n{_POLICY}\n{_STYLE}", text, count=1)
@@ -237,7 +239,7 @@ def _link(path: Path) -> str:
 
 
 MARK: Final = "ranklake-export.json"
-"""The file that says that a folder is an export, and may be replaced."""
+"""File that marks a folder as an export, which may be replaced."""
 _SITE: Final = Path("gx/uncommitted/data_docs/local_site")
 _UUID: Final = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 _TEXTS: Final = (".json", ".yml", ".html", ".ge_store_backend_id")
@@ -245,7 +247,7 @@ _LIMIT_S: Final = 1800
 
 
 class ExportError(RanklakeError):
-    """A project cannot be written. ``folder`` is where it was to stand; what stood there is unchanged."""
+    """A project cannot be written. ``folder`` is its intended location; its previous content is unchanged."""
 
     def __init__(self, message: str, folder: Path, hint: str) -> None:
         super().__init__(message, where=str(folder), hint=hint)
@@ -254,7 +256,7 @@ class ExportError(RanklakeError):
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What was written: folder, page to open, and numbers of suites, expectations, checks left out, and results."""
+    """The export: its folder, the page to open, and the numbers of suites, expectations, omitted checks and results."""
 
     folder: str
     index: str
@@ -264,25 +266,25 @@ class ExportResult:
     results: int
 
     def plain(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the fields as plain JSON values."""
         return asdict(self)
 
 
 def export_project(lake: "Lake", out: Path, tables: Sequence[str] | None = None) -> ExportResult:
-    """Write the suites of all tables that the lake has, or of those named, and the results of their last checks.
+    """Write the suites of all tables of the lake, or of the given ones, and the results of their last checks.
 
-    Built beside its place and then put there: a crash leaves what was there, with a folder ``ranklake-export-…`` beside
-    that goes with the next export to that place.
+    The project is built in a folder ``ranklake-export-…`` beside its location and then moved. After a crash the
+    previous export is unchanged, and the next export to that location removes the folder.
 
     Raises
     ------
     ExportError
-        The folder holds something else, or Great Expectations could not build the project.
+            The folder has other content, or Great Expectations could not build the project.
     ranklake.lake.contracts.errors.UnknownTableError, ranklake.quality.suite.NotCheckedError
         A name in `tables` is no table, or a system table.
     """
     out = out.absolute()
-    _may_be_replaced(out)
+    _check_replaceable(out)
     facts = _facts(lake, tables)
     out.parent.mkdir(parents=True, exist_ok=True)
     with scratch("export", out.parent) as folder:
@@ -290,17 +292,17 @@ def export_project(lake: "Lake", out: Path, tables: Sequence[str] | None = None)
         building.mkdir()
         refused = _build(building, facts, out)
         make_local(building / _SITE)
-        _settle(building, frozenset(_UUID.findall(json.dumps(facts))))
-        (building / MARK).write_text(json.dumps({"lake": lake.uri, "tables": [one["table"] for one in facts]}))
+        _fix_ids(building, frozenset(_UUID.findall(json.dumps(facts))))
+        (building / MARK).write_text(json.dumps({"lake": lake.uri, "tables": [table["table"] for table in facts]}))
         building.chmod(0o755)
         _swap(building, out)
     return ExportResult(
         str(out),
         str(out / _SITE / "index.html"),
         len(facts),
-        sum(len(one["expectations"]) for one in facts) - refused,
-        sum(len(one["unexpressed"]) for one in facts) + refused,
-        sum(len(one["results"]) for one in facts),
+        sum(len(table["expectations"]) for table in facts) - refused,
+        sum(len(table["unexpressed"]) for table in facts) + refused,
+        sum(len(table["results"]) for table in facts),
     )
 
 
@@ -308,22 +310,24 @@ def _facts(lake: "Lake", tables: Sequence[str] | None) -> list[dict[str, Any]]:
     metrics = lake.catalog.metrics()
     own = own_suites(lake)
     contracts = [
-        one for one in select_contracts(lake.contracts(), tables).values() if latest(lake.tables, one.table) is not None
+        contract
+        for contract in select_contracts(lake.contracts(), tables).values()
+        if latest(lake.tables, contract.table) is not None
     ]
-    return [table_facts(lake, one, compile_suite(one, metrics, own.of(one))) for one in contracts]
+    return [table_facts(lake, contract, compile_suite(contract, metrics, own.of(contract))) for contract in contracts]
 
 
-def _may_be_replaced(out: Path) -> None:
+def _check_replaceable(out: Path) -> None:
     if out.exists() and not (out / MARK).is_file() and (not out.is_dir() or any(out.iterdir())):
         raise ExportError("not an export of ranklake, and not empty", out, "name another folder, or empty it")
 
 
 def _build(folder: Path, facts: list[dict[str, Any]], out: Path, limit_s: float = _LIMIT_S) -> int:
-    """Let a process build the project, without configuration or credentials; return how many checks it refused."""
+    """Build the project in a process without configuration or credentials; return the number of refused checks."""
     environment = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ") if name in os.environ}
     with scratch("export") as home:
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [sys.executable, "-I", "-B", "-m", "ranklake.quality.export.build", str(folder)],
                 input=json.dumps({"tables": facts}).encode(),
                 cwd=home,
@@ -335,19 +339,19 @@ def _build(folder: Path, facts: list[dict[str, Any]], out: Path, limit_s: float 
         except subprocess.TimeoutExpired:
             hint = "export fewer tables at a time, with --table"
             raise ExportError(f"Great Expectations took more than {limit_s:g} s to build it", out, hint) from None
-    if done.returncode:
-        last = printable(done.stderr.decode(errors="replace").strip().rpartition("\n")[2])[:300]
+    if process.returncode:
+        last = printable(process.stderr.decode(errors="replace").strip().rpartition("\n")[2])[:300]
         raise ExportError(f"Great Expectations could not build the project: {last}", out, "see ranklake doctor")
-    refused = json.loads(done.stdout.splitlines()[-1])
+    refused = json.loads(process.stdout.splitlines()[-1])
     return sum(map(len, refused.values()))
 
 
-def _settle(folder: Path, kept: Collection[str]) -> None:
-    """Give random identities fixed ones, in the order of files, so that the same lake gives the same project.
+def _fix_ids(folder: Path, kept: Collection[str]) -> None:
+    """Replace random ids by fixed ones, numbered in the order of files, so that equal lakes give equal projects.
 
-    What users wrote, such as in a set of values, is `kept`.
+    Ids in `kept` occur in users' values and are not replaced.
     """
-    known: dict[str, str] = {one: one for one in kept}
+    known: dict[str, str] = {id_: id_ for id_ in kept}
 
     def fixed(match: re.Match[str]) -> str:
         return known.setdefault(match[0], str(uuid.uuid5(uuid.NAMESPACE_URL, f"ranklake:{len(known)}")))
@@ -357,12 +361,12 @@ def _settle(folder: Path, kept: Collection[str]) -> None:
 
 
 def _swap(building: Path, out: Path) -> None:
-    """Move a finished folder into place, by two renames if one exists; if the second fails, restore it.
+    """Move a finished folder into place. An existing folder is renamed first, and renamed back if the move fails.
 
-    Raises `ExportError` if by now something else stands there. A crash between the two leaves none there: the earlier
-    one goes with the folder that this one was built in.
+    Raises `ExportError` if other content is there by now. A crash between the two renames leaves no folder in place;
+    the previous one is then deleted with the folder that this one was built in.
     """
-    _may_be_replaced(out)
+    _check_replaceable(out)
     if not out.exists():
         building.rename(out)
         return

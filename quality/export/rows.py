@@ -1,4 +1,4 @@
-"""Rows of a partition as exported checkpoints take them."""
+"""Rows of a partition for the checkpoints of an exported project."""
 
 from datetime import date
 from typing import TYPE_CHECKING
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def partition_rows(lake: "Lake", table: str, day: date) -> "pd.DataFrame":
-    """Return the rows of a date, with a column ``holds:CHECK`` for each check without a matching expectation.
+    """Return the rows of a date, with a column ``holds:CHECK`` for each check without an equivalent expectation.
 
-    All values come into memory, classified ones among them. Raises `UnknownTableError`.
+    All values are read into memory, including classified ones. Raises `UnknownTableError`.
     """
     contracts = lake.contracts()
     if table not in contracts:
@@ -31,7 +31,7 @@ def partition_rows(lake: "Lake", table: str, day: date) -> "pd.DataFrame":
     rows = read(lake.tables, contract, list(contract.names), partitions=[day])
     stored = arrow_schema(contract)
     rows = pa.table({name: rows[name].cast(stored.field(name).type) for name in rows.column_names})
-    columns = frame(rows, [one for one in suite.expectations if one.per_row], suite.ranges)
+    columns = frame(rows, [each for each in suite.expectations if each.per_row], suite.ranges)
     for name in rows.column_names:
         if name not in columns:
             columns[name] = values_of(rows[name], compared=True)

@@ -1,1 +1,1 @@
-"""The state of quality, as facts that pages and programs show: by table, check and partition, with the SQL of each."""
+"""The state of quality as facts for pages and programs: by table, check and partition, each with its SQL."""

@@ -1,4 +1,4 @@
-"""Gathers the state of quality: some queries over ``quality_results``, and what the Delta logs say of partitions."""
+"""Gathers the state of quality from queries over ``quality_results`` and from the partitions in the Delta logs."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_:.]+")
 
 
 def next_step(table: str, kind: str, check_id: str, state: str, last: date | None) -> tuple[str, str]:
-    """Return what to do and a command; both empty for a check that passed, and for a table whose name is none."""
+    """Return advice and a command; both empty for a check that passed, and for a table with an invalid name."""
     if state not in {ERRORED, FAILING, WARNING, QUARANTINED} or not _NAME.fullmatch(table):
         return "", ""
     if state == ERRORED:
@@ -84,11 +84,11 @@ _COLUMNS: Final = (
     *("table", "partition_date", "check_id", "column", "severity", "status", "rows_checked", "rows_failed"),
     *("quarantined_rows", "observed", "message", "table_version", "suite", "files_sha256", "on_fail", "ts"),
 )
-"""Of the results, all that the queries ask for."""
+"""The columns of results that the queries read."""
 
 
 def results_session(lake: "Lake") -> "SessionContext":
-    """Return a session in which the results are in memory: a dozen queries decode them once."""
+    """Return a session with the results in memory, so that a dozen queries read them once."""
     ctx = session(lake, TABLES)
     names = ", ".join(f'"{name}"' for name in _COLUMNS)
     rows = ctx.sql(f"SELECT {names} FROM {RESULTS}").to_arrow_table()  # noqa: S608 - no foreign text
@@ -99,33 +99,33 @@ def results_session(lake: "Lake") -> "SessionContext":
 
 
 def overview(lake: "Lake", ask: Callable[[str], Rows], where: str) -> QualityOverview:
-    """Return what stands, of the results that `where` keeps."""
-    every, held = ask(every_incident(where)), ask(state.held_partitions_sql(where))
+    """Return trend, incidents and holds, from the results that satisfy `where`."""
+    incidents, held = ask(every_incident(where)), ask(state.held_partitions_sql(where))
     answers = (
         QueriedFacts(state.trend(where), tuple(ask(state.trend(where)))),
-        QueriedFacts(state.incidents(where), tuple(every[: state.MOST_INCIDENTS])),
-        QueriedFacts(state.incident_counts(where), (_counts(every),)),
+        QueriedFacts(state.incidents(where), tuple(incidents[: state.MOST_INCIDENTS])),
+        QueriedFacts(state.incident_counts(where), (_counts(incidents),)),
         QueriedFacts(state.held_partitions_sql(where), tuple(held)),
         QueriedFacts(state.held_counts(where), (_held_counts(held),)),
     )
     handles = {name: delta_table(lake.store, name) for name in TABLES}
     versions = {name: None if handle is None else handle.version() for name, handle in handles.items()}
-    return QualityOverview(*(replace(one, versions=read_by(one.sql, versions)) for one in answers))
+    return QualityOverview(*(replace(facts, versions=read_by(facts.sql, versions)) for facts in answers))
 
 
 def _counts(incidents: Rows) -> dict[str, Any]:
-    """Return what ``incident_counts.sql`` gives, of rows that are here already."""
-    still = [row["severity"] in _ALARMS for row in incidents if row["state"] == "open"]
+    """Return the counts of ``incident_counts.sql`` from rows in memory."""
+    alarm_flags = [row["severity"] in _ALARMS for row in incidents if row["state"] == "open"]
     return {
-        "open_alarms": sum(still),
-        "open_others": len(still) - sum(still),
-        "closed": len(incidents) - len(still),
+        "open_alarms": sum(alarm_flags),
+        "open_others": len(alarm_flags) - sum(alarm_flags),
+        "closed": len(incidents) - len(alarm_flags),
         "flaps": sum(row["flaps"] for row in incidents),
     }
 
 
 def _held_counts(held: Rows) -> dict[str, Any]:
-    """Return what ``held_counts.sql`` gives, likewise."""
+    """Return the counts of ``held_counts.sql`` from rows in memory."""
     return {"partitions": len(held), "rows_failed": sum(row["rows_failed"] for row in held)}
 
 
@@ -140,15 +140,15 @@ _COUNTS: Final = ("checks_failing", "checks_warning", "checks_errored", "rows_qu
 
 
 def gather(lake: "Lake", sampled: "Mapping[CheckKey, FailingKeys]" = NO_SAMPLES) -> QualityState:
-    """Return the state of quality of all tables that have rows and are checked, with keys of rows that fail.
+    """Return the state of quality of all checked tables that have rows, with sample keys of failing rows.
 
-    Partitions that no longer exist count nowhere. What was found on a partition that changed since counts until it is
-    checked again; if nothing was found, its state is unknown.
+    Deleted partitions are not counted. Failures on a partition that changed since its check are counted until it is
+    checked again. A changed partition without failures has an unknown state.
 
     Raises
     ------
     LakeUnreachableError, ranklake.lake.tables.live_files.DamagedLogError
-        A log cannot be read, or what it says cannot be.
+            A log cannot be read, or is invalid.
     """
     contracts = {name: one for name, one in lake.contracts().items() if one.kind in KINDS}
     live = {name: days for name in contracts if (days := _live(lake.tables, name))}
@@ -159,8 +159,8 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, FailingKeys]" = NO_SAMPLES)
         return rows
 
     dates = _dates(ask(f'SELECT DISTINCT "table", partition_date FROM {RESULTS}'))  # noqa: S608 - no foreign text
-    gone = {name: days - live[name].keys() for name, days in dates.items() if name in live}
-    where = state.still_there(gone, dates.keys() - live.keys())
+    deleted = {name: days - live[name].keys() for name, days in dates.items() if name in live}
+    where = state.still_there(deleted, dates.keys() - live.keys())
     counts = {row["table"]: row for row in ask(state.totals(where, by_table=True))}
     queried = _QueriedState(
         _by_table(ask(state.checks(where))),
@@ -174,15 +174,15 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, FailingKeys]" = NO_SAMPLES)
         contract = contracts[name]
         suite = compile_suite(contract, metrics, own.of(contract))
         partitions = queried.of_partitions(suite, days)
-        sources = _sources(state.of_table(name, gone.get(name, ())))
+        sources = _sources(state.of_table(name, deleted.get(name, ())))
         tables.append(_table(contract, counts.get(name), queried.of_checks(contract, suite), partitions, sources))
     results = delta_table(lake.store, RESULTS)
-    unchecked = sum(one.totals.partitions_unchecked for one in tables)
+    unchecked = sum(table.totals.partitions_unchecked for table in tables)
     overall = _totals(ask(state.totals(where))[0], unchecked)
     return QualityState(
         lake=lake.uri.rstrip("/").rpartition("/")[2],
         version=None if results is None else results.version(),
-        state=worst_state([one.state for one in tables]),
+        state=worst_state([table.state for table in tables]),
         totals=overall,
         tables=tuple(
             sorted(tables, key=lambda state: (STATES.index(state.state), -state.totals.rows_failed, state.table))
@@ -195,7 +195,7 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, FailingKeys]" = NO_SAMPLES)
 
 @dataclass(frozen=True, slots=True)
 class _QueriedState:
-    """What the queries found: checks and partitions by table, and the history of each check."""
+    """Results of the queries: checks and partitions by table, and the history of each check."""
 
     checks: Mapping[str, Rows]
     partitions: Mapping[str, Rows]
@@ -204,24 +204,24 @@ class _QueriedState:
 
     def of_checks(self, contract: "Contract", suite: Suite) -> tuple[CheckState, ...]:
         """Return the checks of a table, worst first."""
-        promises = {(one.check.id, one.about): one.promised for one in suite.expectations}
-        every = []
+        promises = {(each.check.id, each.about): each.promised for each in suite.expectations}
+        states = []
         for row in self.checks.get(contract.table, ()):
             state = _state_of_check(row)
             promised = promises.get((row["check_id"], row["column"]))
             step = next_step(row["table"], contract.kind, row["check_id"], state, row["last_unsound"])
             history = self.histories[row["table"], row["check_id"], row["column"], row["severity"]]
             sampled = self.sampled.get((row["table"], row["check_id"], row["column"]))
-            every.append(
+            states.append(
                 CheckState(**row, state=state, promise=promised, next_step=step, history=history, sampled=sampled)
             )
-        every.sort(
+        states.sort(
             key=lambda check: (STATES.index(check.state), -(check.rows_failed or 0), check.check_id, check.column or "")
         )
-        return tuple(every)
+        return tuple(states)
 
     def of_partitions(self, suite: Suite, live: Mapping[date, str]) -> tuple[PartitionState, ...]:
-        """Return the live partitions of a table, latest first; `live` has the digest of each one's files."""
+        """Return the live partitions of a table, latest first; `live` has the digest of each partition's files."""
         rows = {row["partition_date"]: row for row in self.partitions.get(suite.table, ())}
         return tuple(
             _partition(day, digest, rows.get(day), suite) for day, digest in sorted(live.items(), reverse=True)
@@ -229,7 +229,7 @@ class _QueriedState:
 
 
 def _live(tables: "Tables", table: str) -> dict[date, str]:
-    """Return a digest of the files of each of a table's dates."""
+    """Return the digest of the files of each date of a table."""
     handle = latest(tables, table)
     if handle is None:
         return {}
@@ -255,7 +255,7 @@ def _by_table(rows: Rows) -> dict[str, Rows]:
 
 
 def _histories(rows: pa.Table) -> dict[Check, History]:
-    """Cut the results of all checks, in the order of `_KEY`, into those of each."""
+    """Split the results of all checks, ordered by `_KEY`, by check."""
     if not rows.num_rows:
         return {}
     (batch,) = rows.combine_chunks().to_batches()
@@ -272,7 +272,7 @@ def _histories(rows: pa.Table) -> dict[Check, History]:
 
 
 def _state_of_check(row: Mapping[str, Any]) -> str:
-    """Return the worst state of a check on any partition; skipped only if it was so on all."""
+    """Return the worst state of a check on any partition; skipped only if it was skipped on all."""
     states = [
         *([state_of("failed", row["severity"])] if row["partitions_failed"] else []),
         *([ERRORED] if row["partitions_errored"] else []),
@@ -297,8 +297,8 @@ def _partition(day: date, digest: str, row: Mapping[str, Any] | None, suite: Sui
         *([UNCHECKED] if reason else []),
         QUARANTINED if row["rows_quarantined"] else PASSED,
     ]
-    kept = {name: row[name] for name in ("checks", "rows_checked", "table_version", "checked_at", *_COUNTS)}
-    return PartitionState(day, worst_state(states), reason, **kept)
+    values = {name: row[name] for name in ("checks", "rows_checked", "table_version", "checked_at", *_COUNTS)}
+    return PartitionState(day, worst_state(states), reason, **values)
 
 
 def _table(
@@ -308,14 +308,14 @@ def _table(
     partitions: tuple[PartitionState, ...],
     sources: Sources,
 ) -> TableState:
-    unknown = [one.reason for one in partitions if one.reason]
+    unknown = [part.reason for part in partitions if part.reason]
     reasons = ", ".join(sorted(set(unknown)))
     return TableState(
         table=contract.table,
         kind=contract.kind,
         owner=contract.owner,
         summary=contract.summary,
-        state=worst_state([*(one.state for one in partitions), *(one.state for one in checks)]),
+        state=worst_state([*(part.state for part in partitions), *(check.state for check in checks)]),
         reason=f"{len(unknown)} of {len(partitions)} partitions: {reasons}" if unknown else None,
         totals=_totals(counts, len(unknown)),
         checks=checks,

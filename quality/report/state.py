@@ -1,4 +1,4 @@
-"""The state of quality as frozen facts, and the SQL of each, which stands alone so that a reader can run it."""
+"""The state of quality as frozen facts, each with SQL that a reader can run on its own."""
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
@@ -16,11 +16,11 @@ from ranklake.quality.results import statement as every_incident
 _HERE: Final = "ranklake.quality.report"
 _ALL: Final = "TRUE"
 MOST_INCIDENTS: Final = 300
-"""On a page."""
+"""Maximum number of incidents on a page."""
 
 
 def totals(where: str, *, by_table: bool = False) -> str:
-    """Return the SQL of the counts of everything that `where` keeps: one row, or one per table."""
+    """Return the SQL of the counts of all results that satisfy `where`: one row, or one per table."""
     named = {
         "table": '"table",' if by_table else "",
         "grouping": 'GROUP BY "table" ORDER BY "table"' if by_table else "",
@@ -49,12 +49,12 @@ def incidents(where: str) -> str:
 
 
 def incident_counts(where: str) -> str:
-    """Return the SQL of how many incidents there are: one row."""
+    """Return the SQL of the number of incidents: one row."""
     return sql_text(_HERE, "incident_counts").format(rows=every_incident(where))
 
 
 def held_counts(where: str) -> str:
-    """Return the SQL of how many partitions are held back, and how many rows of them fail: one row."""
+    """Return the SQL of the number of held partitions and of their failing rows: one row."""
     return sql_text(_HERE, "held_counts").format(rows=held_partitions_sql(where))
 
 
@@ -69,14 +69,14 @@ def trend(where: str) -> str:
 
 
 def still_there(gone: Mapping[str, Collection[date]], tables: Collection[str]) -> str:
-    """Return the condition that leaves out partitions that no longer exist, and tables without any of theirs.
+    """Return the condition that excludes deleted partitions and tables.
 
     Parameters
     ----------
     gone
-        Dates that results speak of and the table no longer has.
-    tables
-        Tables that are gone as a whole.
+            Dates of results that the table no longer has.
+        tables
+            Tables that were deleted.
     """
     left_out = [f'"table" = {literal(name)}' for name in sorted(tables)]
     for name, dates in sorted(gone.items()):
@@ -87,13 +87,13 @@ def still_there(gone: Mapping[str, Collection[date]], tables: Collection[str]) -
 
 
 def of_table(table: str, gone: Collection[date]) -> str:
-    """Return the condition for one table, without partitions that no longer exist."""
+    """Return the condition for the results of one table, without deleted partitions."""
     days = ", ".join(f"DATE '{day}'" for day in sorted(gone))
     return f'"table" = {literal(table)}' + (f" AND partition_date NOT IN ({days})" if days else "")
 
 
 def on_results(where: str, text: str) -> str:
-    """Return a query over ``results``: what the last check of each partition found, of the rows that `where` keeps."""
+    """Return a query over ``results``: the last check of each partition, from the rows that satisfy `where`."""
     return sql_text(_HERE, "results").replace("{where}", where) + text
 
 
@@ -110,19 +110,19 @@ FAILING, ERRORED, WARNING, UNCHECKED, QUARANTINED, PASSED, SKIPPED = STATES = (
 
 
 def state_of(result: str, severity: str) -> str:
-    """Return the state that a result of SQL's ``results`` amounts to."""
+    """Return the state for a status of SQL's ``results``."""
     if result == "failed":
         return FAILING if severity in ALARMS else WARNING
     return result
 
 
 def worst_state(states: "tuple[str, ...] | list[str]") -> str:
-    """Return the worst of some states; skipped if there is none."""
+    """Return the worst state; skipped if there is none."""
     return min(states, key=STATES.index, default=SKIPPED)
 
 
 class Point(NamedTuple):
-    """One check on one partition: its state, and rows checked and failed; None where they are unknown."""
+    """Result of one check on one partition; counts are None if unknown."""
 
     day: date
     state: str
@@ -133,15 +133,15 @@ class Point(NamedTuple):
 class History:
     """One check on all partitions, by date: an iterable of `Point`.
 
-    There are 100,000 points in a report, of which a refresh writes few. So they stay the columns that the query gave
-    until somebody asks, and `repr` is a digest of those.
+    A report has 100,000 points, of which a refresh writes few. Therefore the points stay Arrow columns until they are
+    read, and `repr` is a digest of the columns.
 
     Parameters
     ----------
     severity
-        Of the check.
-    rows
-        Columns ``partition_date``, ``state`` as SQL's ``results`` has it, ``rows_checked`` and ``rows_failed``.
+            Severity of the check.
+        rows
+            Columns ``partition_date``, ``state`` of SQL's ``results``, ``rows_checked`` and ``rows_failed``.
     """
 
     __slots__ = ("_rows", "_severity")
@@ -166,7 +166,7 @@ CheckKey = tuple[str, str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class FailingKeys:
-    """Keys of some rows that fail a check, on the last partition that does; no value of a classified column."""
+    """Keys of a few rows that fail a check, on the last partition where it fails; without classified values."""
 
     day: date
     rows: tuple[Mapping[str, Any], ...]
@@ -179,17 +179,17 @@ class CheckState:
     Attributes
     ----------
     promise
-        What it expects, in words; None for a check that the contract no longer has.
-    partitions, partitions_failed, partitions_errored, partitions_quarantined, partitions_skipped
-        Numbers of partitions on which it ran, and came out so.
-    rows_checked, rows_failed, rows_quarantined
-        Summed over partitions; None where nothing was judged.
-    message, observed
-        Of the latest partition that did not pass; never a value of a classified column.
-    next_step
-        What to do about it, and a command for it; empty where nothing is to be done.
-    history
-        By partition date.
+            The expectation in words; None for a check that the contract no longer has.
+        partitions, partitions_failed, partitions_errored, partitions_quarantined, partitions_skipped
+            Number of partitions on which it ran, in total and by result.
+        rows_checked, rows_failed, rows_quarantined
+            Sums over partitions; None if nothing was checked.
+        message, observed
+            Texts of the latest partition that did not pass; without classified values.
+        next_step
+            Advice, and a command; empty if there is nothing to do.
+        history
+            Results by partition date.
     """
 
     table: str
@@ -241,7 +241,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Counts of a table, or of all: what ``totals.sql`` gives, and partitions of unknown state by the Delta logs."""
+    """Counts of a table, or of all tables, from ``totals.sql``; and the number of partitions with unknown state."""
 
     checks_failing: int
     checks_warning: int
@@ -257,7 +257,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The SQL that gives a page's facts."""
+    """The SQL of a page's facts."""
 
     totals: str
     checks: str
@@ -266,7 +266,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """One table. ``made_from`` and ``used_by`` name the tables before and after it; `reason` is why it is unknown."""
+    """State of one table. ``made_from`` and ``used_by`` name its inputs and the tables computed from it."""
 
     table: str
     kind: str
@@ -284,20 +284,20 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class QualityOverview:
-    """What stands of quality as a whole.
+    """Quality of the whole lake.
 
     Attributes
     ----------
     trend
-        Checks that passed, by partition date.
-    incidents
-        Open ones first, then the worst and the latest; some hundreds at most.
-    incident_counts
-        How many there are of all: one row.
-    held
-        Partitions that checks hold back from rollups.
-    held_counts
-        How many, and how many rows of them fail: one row.
+            Passed checks, by partition date.
+        incidents
+            Open ones first, then by severity and date; at most `MOST_INCIDENTS`.
+        incident_counts
+            Number of all incidents: one row.
+        held
+            Partitions that checks exclude from rollups.
+        held_counts
+            Number of held partitions and of their failing rows: one row.
     """
 
     trend: QueriedFacts
@@ -309,18 +309,18 @@ class QualityOverview:
 
 @dataclass(frozen=True, slots=True)
 class QualityState:
-    """The whole lake, tables worst first.
+    """State of quality of the whole lake, tables worst first.
 
     Attributes
     ----------
     lake
-        Last part of its location.
-    version
-        Of the table ``quality_results`` that was read; None where nothing was ever checked.
-    by_table
-        SQL of the totals of each table.
-    overview
-        Trend, incidents and holds.
+            Last part of the lake's URI.
+        version
+            Version of the table ``quality_results`` that was read; None if nothing was ever checked.
+        by_table
+            SQL of the totals of each table.
+        overview
+            Trend, incidents and holds.
     """
 
     lake: str

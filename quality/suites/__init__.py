@@ -1,1 +1,1 @@
-"""Suites that users wrote for Great Expectations: read, compiled to the shared scan, or put to its own engine."""
+"""Suites that users wrote for Great Expectations: read, then compiled to the shared scan or evaluated in a process."""

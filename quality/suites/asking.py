@@ -1,6 +1,6 @@
-"""Runs the expectations of users' suites that no scan computes: Great Expectations, one partition at a time.
+"""Evaluates the expectations of users' suites that the scan cannot compute, in Great Expectations, by partition.
 
-Nothing that it does reaches this process but lines of JSON, which are not believed beyond their form.
+A child process evaluates them. It returns lines of JSON; only their form is trusted.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 START_S: Final = 180.0
-"""For its start: the import of Great Expectations, and whatever users' files do when they are run."""
+"""Time limit for the start: the import of Great Expectations, and the run of users' files."""
 _ANSWER_BYTES: Final = 64 * 2**20
 _TEXT: Final = 300
 _PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "TZ")
@@ -49,20 +49,20 @@ _PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "TZ")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Result of one expectation.
+    """Result of one expectation on one partition.
 
     Attributes
     ----------
     success
-        The verdict; None if there is none.
-    checked, failed
-        Rows judged and rows that failed, where it is about rows.
-    observed
-        A number that was observed, of operational columns.
-    error
-        Why there is no verdict.
-    ended
-        Whether the process did not survive the question.
+            Whether it is met; None if there is no verdict.
+        checked, failed
+            Number of rows checked and failed, if the expectation is about rows.
+        observed
+            An observed number, for operational columns.
+        error
+            Why there is no verdict.
+        ended
+            Whether the child process ended while it evaluated the expectation.
     """
 
     success: bool | None
@@ -74,18 +74,20 @@ class Answer:
 
 
 class _GoneError(Exception):
-    """The process did not answer."""
+    """The child process ended or did not answer in time."""
 
 
 class SuiteProcess:
-    """The process, as a context. It starts with the first question, and again after one that it did not survive.
+    """The child process that evaluates users' suites, as a context manager.
+
+    It starts at the first request, and again if an expectation ended it.
 
     Parameters
     ----------
     python
-        Users' Python files, which it runs when it starts.
-    limit_s
-        How long it may take for one question.
+            Paths of users' Python files, which the process runs at its start.
+        limit_s
+            Time limit of one request, in seconds.
     """
 
     def __init__(self, python: Sequence[str], limit_s: float, start_s: float = START_S) -> None:
@@ -106,14 +108,14 @@ class SuiteProcess:
         self._end()
 
     def take(self, rows: pa.Table) -> None:
-        """Take the rows that the next questions are about. They stay in memory, here and there."""
+        """Set the rows for the next requests. They are held in memory, here and in the child process."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as stream:
             stream.write_table(rows)
         self._rows, self._has_rows = sink.getvalue().to_pybytes(), False
 
     def suites(self) -> tuple[list[Any], str]:
-        """Return the suites that the Python files define, as JSON values, and why there are none where it failed."""
+        """Return the suites that the Python files define, as JSON values, and an error text if that failed."""
         try:
             suites = self._ask({"suites": True}).get("suites")
         except _GoneError as gone:
@@ -121,7 +123,7 @@ class SuiteProcess:
         return (suites, "") if isinstance(suites, list) else ([], "no answer")
 
     def judge(self, kind: str, kwargs: Mapping[str, Any], *, classified: bool) -> Answer:
-        """Judge the rows by one expectation; nothing that it does raises."""
+        """Evaluate one expectation on the rows. Errors are part of the answer; nothing raises."""
         try:
             self._start()
             if not self._has_rows:
@@ -137,7 +139,7 @@ class SuiteProcess:
         return self._exchange(request, self._limit_s)
 
     def _start(self) -> None:
-        """Start it unless it runs. Raises `_GoneError`; after a start that failed it is not tried again."""
+        """Start the process if it does not run. Raises `_GoneError`; a failed start is not repeated."""
         if self._process is not None:
             return
         if self._refused:
@@ -160,7 +162,7 @@ class SuiteProcess:
         )
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
-        """Start it in a folder of its own. Raises `OSError`, as where no memory, process or space is left."""
+        """Start the process in a scratch folder. Raises `OSError`, such as when memory or disk space is exhausted."""
         place = str(self._scratch.enter_context(scratch("suites")))
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         environment |= {"HOME": place, "TMPDIR": place, "GX_ANALYTICS_ENABLED": "false"}
@@ -177,8 +179,8 @@ class SuiteProcess:
     def _send(self, request: Mapping[str, Any], rows: bytes = b"") -> None:
         assert self._process is not None, "not started"
         assert self._process.stdin is not None, "started with a pipe"
-        over = Event()
-        timer = Timer(max(self._limit_s, self._start_s), self._kill, [self._process, over])
+        timed_out = Event()
+        timer = Timer(max(self._limit_s, self._start_s), self._kill, [self._process, timed_out])
         timer.daemon = True
         timer.start()
         try:
@@ -191,14 +193,14 @@ class SuiteProcess:
             timer.cancel()
 
     def _exchange(self, request: Mapping[str, Any] | None, limit_s: float) -> dict[str, Any]:
-        """Send a request, if there is one, and return the answer. Raises `_GoneError`: then the process is gone."""
+        """Send a request, if given, and return the answer. Raises `_GoneError` after ending the process."""
         process = self._process
         assert process is not None, "not started"
         assert process.stdout is not None, "started with a pipe"
         if request is not None:
             self._send(request)
-        over = Event()
-        timer = Timer(limit_s, self._kill, [process, over])
+        timed_out = Event()
+        timer = Timer(limit_s, self._kill, [process, timed_out])
         timer.daemon = True
         timer.start()
         try:
@@ -209,26 +211,26 @@ class SuiteProcess:
             reply = json.loads(line) if line else None
         except ValueError:
             reply = None
-        if over.is_set() or not isinstance(reply, dict):
+        if timed_out.is_set() or not isinstance(reply, dict):
             self._end()
-            raise _GoneError(f"killed after {limit_s:g} s" if over.is_set() else "its process ended")
+            raise _GoneError(f"killed after {limit_s:g} s" if timed_out.is_set() else "its process ended")
         return reply
 
     @staticmethod
-    def _kill(process: "subprocess.Popen[bytes]", over: Event) -> None:
-        over.set()
+    def _kill(process: "subprocess.Popen[bytes]", timed_out: Event) -> None:
+        timed_out.set()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
 
     def _end(self) -> None:
-        """End the process and remove its folder, if they are there."""
+        """End the process and remove its folder, if they exist."""
         process, self._process, self._has_rows = self._process, None, False
         if process is not None:
             self._kill(process, Event())
             process.wait()
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
-                    with contextlib.suppress(OSError):  # what is still to be written has no reader
+                    with contextlib.suppress(OSError):  # unwritten data has no reader
                         pipe.close()
         self._scratch.close()
 
@@ -248,14 +250,14 @@ def _count(value: object) -> int | None:
 
 
 _COLUMNS: Final = 40
-"""Tables with more columns are given in fewer rows, so that the values stay as many."""
+"""Tables with more columns are sampled with fewer rows, so that the number of values is bounded."""
 _BATCH_ROWS: Final = 100_000
 
 _BY_ROW: Final = ("expect_column_values_", "expect_column_value_lengths_", "expect_column_pair_values_")
-_IN_ORDER: Final = frozenset({f"expect_column_values_to_be_{one}" for one in ("unique", "increasing", "decreasing")})
-_OF_A_SAMPLE: Final = frozenset(
+_ORDERED: Final = frozenset({f"expect_column_values_to_be_{word}" for word in ("unique", "increasing", "decreasing")})
+_SAMPLED: Final = frozenset(
     {
-        *(f"expect_column_{one}_to_be_between" for one in ("mean", "median", "stdev", "quantile_values")),
+        *(f"expect_column_{word}_to_be_between" for word in ("mean", "median", "stdev", "quantile_values")),
         *("expect_column_proportion_of_non_null_values_to_be_between", "expect_column_distinct_values_to_be_in_set"),
         *("expect_column_kl_divergence_to_be_less_than", "expect_column_value_z_scores_to_be_less_than"),
         *("expect_multicolumn_sum_to_equal", "expect_multicolumn_values_to_be_equal"),
@@ -265,13 +267,13 @@ _OF_A_SAMPLE: Final = frozenset(
         "expect_table_columns_to_match_set",
     }
 )
-"""Expectations beside those by row whose verdict on a sample holds for all rows; not sums, not extremes."""
+"""Further expectations that may be evaluated on a sample: a verdict on it is one on all rows. No sums or extremes."""
 
 
 class SuiteRun:
-    """Users' suites of one run of checks, as a context; without a configured folder there are none.
+    """The users' suites during one run of checks, as a context manager; empty without a configured folder.
 
-    Raises `ranklake.quality.suites.folder.SuitesError` where the configured folder is not there.
+    Raises `ranklake.quality.suites.folder.SuitesError` if the configured folder does not exist.
     """
 
     def __init__(self, lake: "Lake") -> None:
@@ -294,55 +296,55 @@ class SuiteRun:
 
     def _python_suites(self) -> tuple[UserSuite, ...]:
         """Return the suites that Python files define, and a problem for each file that cannot be run."""
-        values, wrong = self._process.suites()
+        values, error = self._process.suites()
         suites = [_defined_as(value, f"python.{number}") for number, value in enumerate(values)]
         failed = self._file_errors()
         broken = [UserSuite(name, name.partition(".")[0], problem=f"not run: {why}") for name, why in failed.items()]
-        return (*suites, *broken, *([UserSuite("python", "python", problem=wrong)] if wrong else []))
+        return (*suites, *broken, *([UserSuite("python", "python", problem=error)] if error else []))
 
     def _file_errors(self) -> dict[str, str]:
-        """Return the error of each Python file that could not be run, by its name."""
+        """Return the errors of Python files that could not be run, by file name."""
         return {printable_name(path.rpartition("/")[2]): error for path, error in self._process.files.items()}
 
     def judge(self, contract: "Contract", suite: "Suite", part: "Partition", tallies: "list[Tally]") -> None:
-        """Judge a partition by the expectations that no scan computes.
+        """Evaluate the expectations of a partition that the scan does not compute.
 
-        A partition that cannot be read makes it errored. An expectation that its process did not survive is not put to
-        the other partitions of this run.
+        They are errored if the partition cannot be read. An expectation that ended the child process is not evaluated
+        on the remaining partitions of this run.
         """
-        asked = self._open(suite, tallies)
-        if not asked:
+        requests = self._open(suite, tallies)
+        if not requests:
             return
         try:
             rows = self._rows(contract, part)
         except DamagedFileError as error:
-            wrong = f"a data file cannot be read: {error}"
-        except (OSError, pa.ArrowException) as error:  # no text of theirs: it may quote a value
-            wrong = f"a data file cannot be read ({type(error).__name__})"
+            reason = f"a data file cannot be read: {error}"
+        except (OSError, pa.ArrowException) as error:  # no message: it may quote a value
+            reason = f"a data file cannot be read ({type(error).__name__})"
         else:
-            self._put(asked, rows, part)
+            self._evaluate(requests, rows, part)
             return
-        for _, tally in asked:
-            tally.error = f"{wrong}{AGAIN}"
+        for _, tally in requests:
+            tally.error = f"{reason}{AGAIN}"
 
     def _open(self, suite: "Suite", tallies: "list[Tally]") -> "list[tuple[Expectation, Tally]]":
-        """Return what is to be asked; what ended its process before is errored."""
+        """Return the expectations to evaluate; those that ended the process before become errored."""
         pairs = zip(suite.expectations, tallies, strict=True)
-        asked = [(expectation, tally) for expectation, tally in pairs if expectation.asked and not tally.absent]
-        for expectation, tally in asked:
+        requests = [(expectation, tally) for expectation, tally in pairs if expectation.asked and not tally.absent]
+        for expectation, tally in requests:
             if expectation.check.id in self._ended:
                 tally.error = f"not asked: its process ended on {self._ended[expectation.check.id]}{AGAIN}"
-        return [(expectation, tally) for expectation, tally in asked if not tally.error]
+        return [(expectation, tally) for expectation, tally in requests if not tally.error]
 
-    def _put(self, asked: "list[tuple[Expectation, Tally]]", rows: pa.Table, part: "Partition") -> None:
+    def _evaluate(self, requests: "list[tuple[Expectation, Tally]]", rows: pa.Table, part: "Partition") -> None:
         self._process.take(rows)
-        for expectation, tally in asked:
-            question: dict[str, Any] = json.loads(expectation.asked)
-            if rows.num_rows < part.rows and not _is_of_a_sample(question["type"]):
+        for expectation, tally in requests:
+            request: dict[str, Any] = json.loads(expectation.asked)
+            if rows.num_rows < part.rows and not _may_be_sampled(request["type"]):
                 sample = f"{rows.num_rows:,} of {part.rows:,} rows"
                 tally.error = f"cannot be judged on a sample of {sample}; raise suite_rows under [quality]"
                 continue
-            answer = self._process.judge(question["type"], question["kwargs"], classified=expectation.classified)
+            answer = self._process.judge(request["type"], request["kwargs"], classified=expectation.classified)
             if answer.ended:
                 self._ended[expectation.check.id] = part.day
             _add(tally, answer, rows.num_rows, part.rows)
@@ -350,50 +352,50 @@ class SuiteRun:
                 tally.error += "".join(f"; {name} was not run: {why}" for name, why in self._file_errors().items())
 
     def _rows(self, contract: "Contract", part: "Partition") -> pa.Table:
-        """Return the partition's rows; of a large one each n-th, so that they come from all of it."""
+        """Return the partition's rows; for a large partition every n-th row."""
         names = list(contract.names)
         most = max(1, min(self._most, self._most * _COLUMNS // max(1, len(names))))
-        every = -(-part.rows // most) if part.rows else 1
-        taken: list[pa.Table] = []
+        step = -(-part.rows // most) if part.rows else 1
+        parts: list[pa.Table] = []
         first = 0
         for rows in read_batches(self._store, contract, part.files, names, batch_rows=min(_BATCH_ROWS, most)):
-            # of dictionaries and views nothing stays: taken rows are copies
-            taken.append(rows if every == 1 else rows.take(pa.array(range(first, rows.num_rows, every), pa.int64())))
-            first = (first - rows.num_rows) % every
-        return pa.concat_tables(taken) if taken else arrow_schema(contract).empty_table()
+            # `take` copies, so that dictionaries and views of the batch are freed
+            parts.append(rows if step == 1 else rows.take(pa.array(range(first, rows.num_rows, step), pa.int64())))
+            first = (first - rows.num_rows) % step
+        return pa.concat_tables(parts) if parts else arrow_schema(contract).empty_table()
 
 
 def _defined_as(value: object, name: str) -> UserSuite:
-    if isinstance(value, str):  # what was raised where it was to become JSON
+    if isinstance(value, str):  # the error of the conversion to JSON
         return UserSuite(name, "python", problem=f"not a suite: {printable_name(value)[:_TEXT]}")
     return suite_of(value, name)
 
 
-def _is_of_a_sample(kind: str) -> bool:
-    """Whether a type may be judged on a sample; what users' own ones are about is not known, so they may."""
-    by_row = kind.startswith(_BY_ROW) and kind not in _IN_ORDER
-    return by_row or kind in _OF_A_SAMPLE or kind not in core_types()
+def _may_be_sampled(kind: str) -> bool:
+    """Whether a type may be evaluated on a sample; True for users' types, whose meaning is unknown."""
+    by_row = kind.startswith(_BY_ROW) and kind not in _ORDERED
+    return by_row or kind in _SAMPLED or kind not in core_types()
 
 
 def own_suites(lake: "Lake") -> OwnSuites:
-    """Return users' suites without running them. Raises `ranklake.quality.suites.folder.SuitesError`."""
-    with SuiteRun(lake) as asking:
-        return asking.suites
+    """Return users' suites without evaluating them. Raises `ranklake.quality.suites.folder.SuitesError`."""
+    with SuiteRun(lake) as suite_run:
+        return suite_run.suites
 
 
-def _add(tally: "Tally", answer: "Answer", given: int, total: int) -> None:
-    """Write an answer into a tally."""
+def _add(tally: "Tally", answer: "Answer", sampled_rows: int, partition_rows: int) -> None:
+    """Write an answer to the tally; `sampled_rows` of `partition_rows` were evaluated."""
     if answer.success is None:
         tally.error = f"{answer.error}{AGAIN}" if answer.ended else answer.error
         return
     tally.passed = answer.success
-    tally.checked = given if answer.checked is None else answer.checked
+    tally.checked = sampled_rows if answer.checked is None else answer.checked
     failed = answer.failed
-    tally.failed = min((0 if answer.success else given) if failed is None else failed, tally.checked)
+    tally.failed = min((0 if answer.success else sampled_rows) if failed is None else failed, tally.checked)
     if answer.observed is not None:
         tally.seen.append(f"{answer.observed:.6g}")
-    if given < total:
-        tally.seen.append(f"a sample of {given:,} of {total:,} rows")
+    if sampled_rows < partition_rows:
+        tally.seen.append(f"a sample of {sampled_rows:,} of {partition_rows:,} rows")
 
 
 _NO_FILES: Final = hashlib.sha256().hexdigest()
@@ -402,17 +404,17 @@ _NO_FILES: Final = hashlib.sha256().hexdigest()
 def record_unplaced(
     lake: "Lake", own: OwnSuites, check_run: str, when: datetime
 ) -> tuple[tuple[CheckResult, ...], tuple[CheckResult, ...]]:
-    """Write down suites of no table as errored, unless the same ones were; return those results, fresh and earlier.
+    """Record suites that belong to no table as errored, unless that is recorded; return new and earlier results.
 
-    They stand under ``quality_results`` itself, for lack of a table that they are about.
+    The results belong to the table ``quality_results``, as there is no other.
     """
-    tables = [name for name, one in lake.contracts().items() if one.kind in KINDS]
-    wrong = problems(own, tables)
-    if not wrong:
+    tables = [name for name, contract in lake.contracts().items() if contract.kind in KINDS]
+    faults = problems(own, tables)
+    if not faults:
         return (), ()
-    digest = hashlib.sha256(json.dumps(wrong, sort_keys=True).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(json.dumps(faults, sort_keys=True).encode()).hexdigest()[:12]
     suite = f"unplaced suites {digest}"
-    earlier = [one for one in last_checks(lake, [RESULTS]).values() if one.suite == suite]
+    earlier = [contract for contract in last_checks(lake, [RESULTS]).values() if contract.suite == suite]
     if earlier:
         return (), earlier[-1].open
     results = tuple(
@@ -431,14 +433,14 @@ def record_unplaced(
             rows_failed=None,
             failed_ratio=None,
             observed=None,
-            message=why,
+            message=fault,
             quarantined_rows=0,
             gx_version=gx_version(),
             files_sha256=_NO_FILES,
             ts=when,
             on_fail="record",
         )
-        for name, why in sorted(wrong.items())
+        for name, fault in sorted(faults.items())
     )
-    append_own(lake.tables, RESULTS, lambda _: [one.row() for one in results])
+    append_own(lake.tables, RESULTS, lambda _: [result.row() for result in results])
     return results, ()

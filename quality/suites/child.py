@@ -1,11 +1,11 @@
 """The process that runs users' suites in Great Expectations: ``python -m ranklake.quality.suites.child FILE…``.
 
-It runs what users wrote, so it is given rows and questions only: no lake, no configuration, no credentials. Once Great
-Expectations is imported, it may write in its own scratch folder only, open no connection and start no process. That
-holds for Python code; it is a guard against mistakes, not a sandbox for attackers, who cannot write to the folder.
+It runs users' code, so it gets rows and requests only: no lake, no configuration, no credentials. After the import of
+Great Expectations, Python code in it may only write in its scratch folder, and may not open connections or start
+processes. This guards against mistakes; it is no sandbox against attackers, who cannot write to the folder.
 
-Requests are lines of JSON on standard input, rows follow as an Arrow stream; answers are lines of JSON on what was
-standard output.
+Requests are lines of JSON on standard input, followed by rows as an Arrow stream. Answers are lines of JSON on the
+original standard output.
 """
 
 import ctypes
@@ -65,7 +65,7 @@ _ON_PATHS: Final = frozenset(
 
 
 def guard(scratch: Path) -> Callable[[str, tuple[Any, ...]], None]:
-    """Return an audit hook that lets Python code write below a folder only, and reach nobody."""
+    """Return an audit hook that allows writes below one folder only, and no connections or processes."""
     inside = str(scratch.resolve())
 
     def refuse(event: str, args: tuple[Any, ...]) -> None:
@@ -82,7 +82,7 @@ def guard(scratch: Path) -> Callable[[str, tuple[Any, ...]], None]:
 
 def _check_inside(inside: str, path: object) -> None:
     if not isinstance(path, str | bytes | os.PathLike):
-        return  # a descriptor that is open already, or a mode
+        return  # an open descriptor, or a mode
     place = os.path.realpath(os.fsdecode(path))
     if place not in {os.devnull, inside} and not place.startswith(f"{inside}{os.sep}"):
         raise PermissionError("a suite may write in its scratch folder only")
@@ -95,7 +95,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):  # what users' code reads and prints is not part of the conversation
+    for standard in (0, 1, 2):  # users' code must not read requests or write answers
         os.dup2(null, standard)
     session = Session(*in_memory())
     sys.addaudithook(guard(Path.cwd()))
@@ -116,62 +116,64 @@ def _send(answers: IO[bytes], value: object) -> None:
 
 
 class Session:
-    """Great Expectations, users' Python files, and the rows in question."""
+    """Great Expectations with users' Python files and the current rows."""
 
-    def __init__(self, gx: Any, batches: Any) -> None:  # noqa: ANN401 - theirs
+    def __init__(self, gx: Any, batches: Any) -> None:  # noqa: ANN401 - their objects
         self._gx, self._batches = gx, batches
         self._configured = gx.expectations.expectation_configuration.ExpectationConfiguration
         self._modules: list[Any] = []
         self._rows = pd.DataFrame()
 
     def load(self, paths: list[str]) -> dict[str, str]:
-        """Run users' Python files, by which their expectations are registered; return the errors of those that fail."""
+        """Run users' Python files, which register their expectations; return the errors of failed files by path."""
         errors = {}
-        sys.path += sorted({str(Path(path).parent) for path in paths})  # files import each other; last, to hide nothing
+        sys.path += sorted(
+            {str(Path(path).parent) for path in paths}
+        )  # files may import each other; at the end, to shadow no package
         for index, path in enumerate(paths):
             try:
                 self._modules.append(_import_file(path, index))
-            except BaseException as error:  # noqa: BLE001 - one file must not take the others with it, nor may it exit
-                errors[path] = _error_line(error)  # no row is there yet that it could quote
+            except BaseException as error:  # noqa: BLE001 - other files must still run, and a file may not exit
+                errors[path] = _error_line(error)  # no rows are loaded yet that it could quote
         return errors
 
     def suites(self) -> list[Any]:
-        """Return the suites that the files define at their top, as JSON values; each object once."""
+        """Return the suites in the files' global variables, as JSON values; each object once."""
         suites = {
             id(value): value
             for module in self._modules
             for value in vars(module).values()
             if isinstance(value, self._gx.ExpectationSuite)
         }
-        return [_plain(one) for one in suites.values()]
+        return [_plain(suite) for suite in suites.values()]
 
     def take(self, stream: bytes) -> None:
-        """Take rows, an Arrow stream, for the questions that follow."""
+        """Set the rows, an Arrow stream, for the following requests."""
         table = pa.ipc.open_stream(stream).read_all()
         columns = {name: values_of(table[name], compared=True) for name in table.column_names}
         self._rows = pd.DataFrame(columns, index=pd.RangeIndex(table.num_rows), copy=False)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Judge the rows by one expectation; return verdict, counts, and the observed number unless classified."""
+        """Evaluate one expectation; return verdict, counts and, for operational columns, the observed number."""
         classified = True
         try:
             with silence():
                 config = self._configured(type=request["type"], kwargs=request["kwargs"])
                 expectation = config.to_domain_obj()
-                # a user's file may have put a class of its own in the place of one of theirs
-                classified = bool(request["classified"]) or not _is_theirs(type(expectation))
+                # a user's file may have replaced a class of Great Expectations
+                classified = bool(request["classified"]) or not _is_core(type(expectation))
                 return self._verdict(expectation, classified=classified)
-        except BaseException as error:  # noqa: BLE001 - whatever a user's code raises, the other questions go on
+        except BaseException as error:  # noqa: BLE001 - users' code may raise anything; other requests must still run
             return {"success": None, "error": error_text(type(error).__name__, _message(error), classified=classified)}
 
-    def _verdict(self, expectation: Any, *, classified: bool) -> dict[str, Any]:  # noqa: ANN401 - theirs
-        # Of the shallow copy pandas copies what is written to, so no expectation changes the rows of the next.
+    def _verdict(self, expectation: Any, *, classified: bool) -> dict[str, Any]:  # noqa: ANN401 - their object
+        # Copy-on-write: an expectation that writes to the shallow copy does not change the rows of the next one.
         batch = self._batches.get_batch(batch_parameters={"dataframe": self._rows.copy(deep=False)})
         result_format = {"result_format": "BASIC", "partial_unexpected_count": 0}
         result = batch.validate(expectation, result_format=result_format)
-        wrong = error_of(result.exception_info or {}, classified=classified)
-        if wrong:
-            return {"success": None, "error": wrong}
+        error = error_of(result.exception_info or {}, classified=classified)
+        if error:
+            return {"success": None, "error": error}
         facts = result.result or {}
         checked, failed = _count(facts.get("element_count")), _count(facts.get("unexpected_count"))
         if checked is not None:
@@ -181,7 +183,7 @@ class Session:
 
 
 def _import_file(path: str, index: int) -> ModuleType:
-    """Run a file as a module of its own name, unless another has imported it; of a name that is taken, as another."""
+    """Run a file as the module of its name, unless it is already imported; under another name if the name is taken."""
     stem = Path(path).stem
     known = sys.modules.get(stem)
     if known is not None and getattr(known, "__file__", None) == path:
@@ -201,35 +203,35 @@ def _import_file(path: str, index: int) -> ModuleType:
     return module
 
 
-def _plain(suite: Any) -> Any:  # noqa: ANN401 - theirs
-    """Return a suite as a JSON value; its error, in the place of a suite, where that fails."""
+def _plain(suite: Any) -> Any:  # noqa: ANN401 - their object
+    """Return a suite as a JSON value, or the text of the error if the conversion fails."""
     try:
         value = json.loads(json.dumps(suite.to_json_dict(), default=str))
         for expectation in value["expectations"]:
-            _settle(expectation["kwargs"])
-    except Exception as error:  # noqa: BLE001 - one suite must not take the others with it
+            _sort_sets(expectation["kwargs"])
+    except Exception as error:  # noqa: BLE001 - other suites must still be read
         return _error_line(error)
     return value
 
 
 def _error_line(error: BaseException) -> str:
-    """Return an error as text that is the same in each process."""
+    """Return an error as text without memory addresses, which differ between processes."""
     return _ADDRESS.sub("0x…", f"{type(error).__name__}: {_message(error)}"[:_ERROR])
 
 
-def _is_theirs(kind: type) -> bool:
+def _is_core(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "great_expectations"
 
 
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException:  # noqa: BLE001 - their code, too
+    except BaseException:  # noqa: BLE001 - users' code, too
         return ""
 
 
-def _settle(kwargs: dict[str, Any]) -> None:
-    """Sort what may have been a set, whose order is another in each process, so that a suite stays the same one."""
+def _sort_sets(kwargs: dict[str, Any]) -> None:
+    """Sort values that may have been a set, whose order differs between processes, to keep the suite's digest."""
     for name in _SETS & kwargs.keys():
         if isinstance(kwargs[name], list):
             kwargs[name].sort(key=lambda item: json.dumps(item, sort_keys=True))

@@ -1,13 +1,13 @@
-"""Row conditions of users' suites: which rows an expectation is about, as Great Expectations would filter them.
+"""Row conditions of users' suites: the rows that an expectation applies to, as Great Expectations would filter them.
 
-Great Expectations makes a text of a condition and gives it to pandas' ``query``, in which NaN is NULL, and NULL equals
-nothing and differs from everything. A `Condition` masks Arrow rows likewise. `condition_of` reads columns of numbers
-and of text, compared with numbers and plain words, joined as its classes allow; of texts those comparisons that
-Python's grammar reads like pandas does.
+Great Expectations converts a condition to text for pandas' ``query``. There NaN is NULL, and NULL is equal to nothing
+and different from everything. A `Condition` masks Arrow rows in the same way. `condition_of` supports columns of
+numbers and text, compared with numbers and plain words, and joined by ``and`` and ``or``. Of conditions that are text,
+it supports comparisons that Python's grammar parses like pandas does.
 
-pandas takes such a text for code: ``@`` names whatever the calling function sees, its modules among it, and attributes
-lead on from there, to files and to other columns. Suites come from stores whose code is run by its digest only, so
-`unsupported_reason` refuses a text that could do more than compare columns.
+pandas evaluates the text as code: ``@`` refers to any variable of the calling function, including modules, and their
+attributes reach files and other columns. Suites may come from stores whose code runs only if its digest is configured.
+`unsupported_reason` therefore refuses a text that could do more than compare columns.
 """
 
 import ast
@@ -50,7 +50,7 @@ class Condition:
     operator
         One of `ORDERS`, `EQUALITIES`, `SETS`, `NULLS` or `JOINED`.
     values
-        One, or those of a set: numbers of columns of numbers, text of columns of text.
+            One value, or those of a set: numbers for number columns, text for text columns.
     """
 
     operator: str
@@ -70,7 +70,7 @@ class Condition:
             yield from part.columns
 
     def __str__(self) -> str:
-        """Return it in words, with its values."""
+        """Return the condition in words, with its values."""
         if self.parts:
             return f"({f' {self.operator} '.join(map(str, self.parts))})"
         if self.operator in NULLS:
@@ -80,7 +80,7 @@ class Condition:
         return f"{self.column} {self.operator} {self.values[0]!r}"
 
     def plain(self) -> dict[str, Any]:
-        """Return it as Great Expectations writes it in JSON."""
+        """Return the condition in the JSON form of Great Expectations."""
         if self.parts:
             return {"type": self.operator, "conditions": [part.plain() for part in self.parts]}
         about = {"column": {"name": self.column}}
@@ -89,8 +89,8 @@ class Condition:
         value = list(self.values) if self.operator in SETS else self.values[0]
         return {"type": "comparison", **about, "operator": self.operator, "parameter": value}
 
-    def mask(self, rows: pa.Table) -> Any:  # noqa: ANN401 - an array or a chunked one of truth values
-        """Return a mask of the rows that it holds for, without NULL."""
+    def mask(self, rows: pa.Table) -> Any:  # noqa: ANN401 - an array or chunked array of booleans
+        """Return a mask of the rows that satisfy the condition, without NULL."""
         if self.parts:
             return reduce(JOINED[self.operator], (part.mask(rows) for part in self.parts))
         column = rows[self.column]
@@ -101,18 +101,18 @@ class Condition:
             column = column.cast(column.type.value_type)
         if self.operator not in SETS:
             return _comparison_of(self.operator, column, self.values[0])
-        among = reduce(pc.or_, (_comparison_of("==", column, one) for one in self.values))
-        return among if self.operator == "IN" else pc.invert(among)
+        matches = reduce(pc.or_, (_comparison_of("==", column, value) for value in self.values))
+        return matches if self.operator == "IN" else pc.invert(matches)
 
 
-def _comparison_of(how: str, column: pa.ChunkedArray, value: object) -> Any:  # noqa: ANN401 - as above
-    if isinstance(value, float) or pa.types.is_floating(column.type):  # as pandas does, which has 64-bit ones here
+def _comparison_of(operator: str, column: pa.ChunkedArray, value: object) -> Any:  # noqa: ANN401 - as above
+    if isinstance(value, float) or pa.types.is_floating(column.type):  # pandas compares 64-bit floats here
         column, value = column.cast(pa.float64(), safe=False), float(value)  # type: ignore[arg-type]
-    return pc.fill_null(_COMPARED[how](column, pa.scalar(value)), fill_value=how == "!=")
+    return pc.fill_null(_COMPARED[operator](column, pa.scalar(value)), fill_value=operator == "!=")
 
 
 def filter_rows(rows: pa.Table, where: Condition | None) -> pa.Table:
-    """Return the rows that a condition holds for, all where there is none; text keeps no words of other rows."""
+    """Return the rows that satisfy a condition, or all rows without one; dictionaries keep only words that occur."""
     if where is None or not rows.num_rows:
         return rows
     kept = rows.filter(where.mask(rows))
@@ -130,7 +130,7 @@ _MOST: Final = 100
 _NUMBERS: Final = frozenset({"int32", "int64", "float32", "float64"})
 _PLAIN: Final = re.compile(r"[A-Za-z0-9 _.,:;/+=()-]*")
 _OTHER_NAMES: Final = frozenset({"index", "columns", "inf", "Inf", "list", "tuple", "datetime", "Timestamp"})
-"""What pandas' ``query`` may take for something else than a column."""
+"""Names that pandas' ``query`` may interpret as something other than a column."""
 _OPERATORS: Final[Mapping[type, str]] = {
     ast.Eq: "==",
     ast.NotEq: "!=",
@@ -144,28 +144,28 @@ _OPERATORS: Final[Mapping[type, str]] = {
 
 
 def condition_of(raw: object, parser: object, contract: "Contract") -> Condition | None:
-    """Return a row condition; None where it is not sure that the scan keeps the rows which pandas would keep."""
+    """Return a row condition; None if the scan might select other rows than pandas."""
     if isinstance(raw, str):
         return _of_text(raw, contract) if parser == "pandas" else None
     condition = _of_object(raw, contract, ("or", "and"))
     return condition if condition is not None and _leaf_count(condition) <= _MOST else None
 
 
-def _of_object(raw: object, contract: "Contract", joined: tuple[str, ...]) -> Condition | None:
-    """Return what an object of theirs says; `joined` are the words that may join parts of it."""
+def _of_object(raw: object, contract: "Contract", operators: tuple[str, ...]) -> Condition | None:
+    """Return a condition in the JSON form of Great Expectations; `joined` are the operators that may join its parts."""
     if not isinstance(raw, Mapping):
         return None
     kind = raw.get("type")
     if kind in JOINED and raw.keys() == {"type", "conditions"}:
         parts = raw["conditions"]
-        if kind not in joined or not isinstance(parts, list) or len(parts) < 2:  # noqa: PLR2004 - else nothing is joined
+        if kind not in operators or not isinstance(parts, list) or len(parts) < 2:  # noqa: PLR2004 - a single part is not joined
             return None
-        return _combine(str(kind), [_of_object(one, contract, ("and",)) for one in parts])
-    named = raw.get("column")
-    name = named.get("name") if isinstance(named, Mapping) and named.keys() == {"name"} else None
+        return _combine(str(kind), [_of_object(part, contract, ("and",)) for part in parts])
+    reference = raw.get("column")
+    name = reference.get("name") if isinstance(reference, Mapping) and reference.keys() == {"name"} else None
     if kind == "nullity" and raw.keys() == {"type", "column", "is_null"} and isinstance(raw["is_null"], bool):
-        known = _column(name, contract) is not None
-        return Condition("NULL" if raw["is_null"] else "NOT NULL", str(name)) if known else None
+        is_supported = _column(name, contract) is not None
+        return Condition("NULL" if raw["is_null"] else "NOT NULL", str(name)) if is_supported else None
     if kind == "comparison" and raw.keys() == {"type", "column", "operator", "parameter"}:
         return _comparison(name, raw["operator"], raw["parameter"], contract)
     return None
@@ -183,48 +183,52 @@ def _of_text(text: str, contract: "Contract") -> Condition | None:
 def _of_node(node: ast.expr, contract: "Contract") -> Condition | None:
     if isinstance(node, ast.BoolOp):
         word = "and" if isinstance(node.op, ast.And) else "or"
-        return _combine(word, [_of_node(one, contract) for one in node.values])
+        return _combine(word, [_of_node(operand, contract) for operand in node.values])
     if not isinstance(node, ast.Compare) or len(node.ops) != 1 or not isinstance(node.left, ast.Name):
         return None
-    how = _OPERATORS.get(type(node.ops[0]))
+    operator = _OPERATORS.get(type(node.ops[0]))
     right = node.comparators[0]
-    if how in SETS and not isinstance(right, ast.List):
+    if operator in SETS and not isinstance(right, ast.List):
         return None
     try:
         value = ast.literal_eval(right)
     except (ValueError, TypeError):
         return None
-    return _comparison(node.left.id, how, value, contract)
+    return _comparison(node.left.id, operator, value, contract)
 
 
 def _combine(word: str, parts: list[Condition | None]) -> Condition | None:
-    known = tuple(one for one in parts if one is not None)
+    known = tuple(part for part in parts if part is not None)
     return Condition(word, parts=known) if len(known) == len(parts) else None
 
 
-def _comparison(name: object, how: object, value: object, contract: "Contract") -> Condition | None:
+def _comparison(name: object, operator: object, value: object, contract: "Contract") -> Condition | None:
     column = _column(name, contract)
     if column is None:
         return None
-    number = column.type in _NUMBERS
-    values = value if how in SETS else [value]
-    if how not in (*EQUALITIES, *SETS, *(ORDERS if number else ())) or not isinstance(values, list) or not values:
+    is_numeric = column.type in _NUMBERS
+    values = value if operator in SETS else [value]
+    if (
+        operator not in (*EQUALITIES, *SETS, *(ORDERS if is_numeric else ()))
+        or not isinstance(values, list)
+        or not values
+    ):
         return None
-    if len(values) > _MOST or not all((_is_number if number else _is_word)(one) for one in values):
+    if len(values) > _MOST or not all((_is_number if is_numeric else _is_word)(item) for item in values):
         return None
-    return Condition(str(how), column.name, tuple(values))
+    return Condition(str(operator), column.name, tuple(values))
 
 
 def _column(name: object, contract: "Contract") -> "Column | None":
-    """Return a column whose rows both tell apart alike; classified ones are left to where they are seen by nobody."""
+    """Return a column whose values pandas and Arrow compare alike; None for others and for classified columns."""
     if not isinstance(name, str) or name not in contract or keyword.iskeyword(name) or name in _OTHER_NAMES:
         return None
     column = contract.column(name)
-    known = column.type in _NUMBERS or column.type == "string"
-    return column if known and column.class_ == "operational" else None
+    is_comparable = column.type in _NUMBERS or column.type == "string"
+    return column if is_comparable and column.class_ == "operational" else None
 
 
-def _is_number(value: Any) -> bool:  # noqa: ANN401 - whatever a file holds
+def _is_number(value: Any) -> bool:  # noqa: ANN401 - any JSON value
     is_numeric = isinstance(value, int | float) and not isinstance(value, bool)
     return is_numeric and math.isfinite(value) and abs(value) <= _EXACT
 
@@ -238,28 +242,28 @@ def _leaf_count(condition: Condition) -> int:
 
 
 _QUOTED: Final = re.compile(r"`[\w .-]+`")
-"""Names in pandas' own quotes, which hide nothing that could be called."""
-_SPELT: Final = (
+"""Names in pandas' backticks, which cannot contain a call."""
+_ATTRIBUTE_LIST: Final = (
     "abs astype between contains count date day dayofweek days diff dt duplicated endswith eq fillna fullmatch ge gt "
     "hour isalnum isalpha isdigit isin islower isna isnull isnumeric isspace isupper le len lower lstrip lt match max "
     "mean median microsecond min minute month ne notna notnull nunique quantile quarter round rstrip second shift std "
     "startswith str strip sum total_seconds tz_convert tz_localize upper weekday year"
 )
-_WORDS: Final = frozenset(_SPELT.split())
-"""Attributes that look at values, open nothing, and call nothing that they are given."""
+_WORDS: Final = frozenset(_ATTRIBUTE_LIST.split())
+"""Attributes that only compute from values: they open no files and call no function that they are given."""
 
 
 def unsupported_reason(condition: object) -> str:
-    """Return why a row condition is not put to Great Expectations; empty if it reaches columns only."""
+    """Return why a row condition is not passed to Great Expectations; empty if it only compares columns."""
     for text in _texts(condition):
-        wrong = _unsupported_words(text)
-        if wrong:
-            return f"its row condition {wrong}, which could be code"
+        fault = _unsupported_words(text)
+        if fault:
+            return f"its row condition {fault}, which could be code"
     return ""
 
 
 def _texts(condition: object) -> Iterator[str]:
-    """Yield what pandas is given as it stands: texts, and names of columns that would end their own quotes."""
+    """Yield the texts that pandas gets unquoted: conditions, and column names that contain a backtick."""
     if isinstance(condition, str):
         yield condition
     elif isinstance(condition, list):
@@ -269,14 +273,14 @@ def _texts(condition: object) -> Iterator[str]:
     elif isinstance(condition, dict):
         passed_through = condition.get("pass_through_filter")
         yield from (passed_through,) if isinstance(passed_through, str) else ()
-        named = condition.get("column")
-        name = named.get("name") if isinstance(named, dict) else None
+        reference = condition.get("column")
+        name = reference.get("name") if isinstance(reference, dict) else None
         yield from (name,) if isinstance(name, str) and "`" in name else ()
         yield from _texts(condition.get("conditions"))
 
 
 def _unsupported_words(text: str) -> str:
-    """Return what in a text is more than columns, values and the known words; empty where nothing is."""
+    """Return the part of a text that is no column, value or known attribute; empty if there is none."""
     plain = _QUOTED.sub("quoted", unicodedata.normalize("NFKC", text))  # as Python reads names
     try:
         nodes = list(ast.walk(ast.parse(f"({plain}\n)", mode="eval"))) if plain.strip() else []

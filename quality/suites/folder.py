@@ -1,14 +1,14 @@
-"""The folder of users' suites: JSON as Great Expectations writes it, and Python files with expectations of their own.
+"""The folder of users' suites: JSON files of Great Expectations, and Python files with users' expectations.
 
-Nothing of it is executed here. A file that cannot be read becomes a named problem; the others are read.
+This module executes none of them. A file that cannot be read becomes a suite with a problem; the others are read.
 
-Suites in an object store are copied into the user's cache, whose files are trusted by digest alone:
+Suites in an object store are copied to the user's cache. Cached files are verified by their digests:
 
-    <cache>/suites/<digest of the URI>.json   marks and digests of its files, as they were last read
-    <cache>/suites/<digest of the files>/     a copy of them all; its name says what is in it
+    <cache>/suites/<digest of the URI>.json   store metadata and digests of the files at the last read
+    <cache>/suites/<digest of the files>/     a copy of all files; the name identifies the content
 
-Files with unchanged marks in the store (size, entity tag, time) are not fetched again. Files read from the cache are
-hashed; those that were changed there are fetched again.
+Files with unchanged metadata in the store (size, entity tag, time) are not fetched again, unless the cached file no
+longer has its digest.
 """
 
 import hashlib
@@ -30,12 +30,12 @@ from ranklake.redaction.redact import redact_uri
 ENDINGS: Final = (".json", ".py", "great_expectations.yml")
 MOST_FILES: Final = 2_000
 MOST_BYTES: Final = 32 * 2**20
-"""Of one file; a larger one is cut there, and then reported as too large."""
+"""Maximum size of a file. A larger file is read up to this size plus one byte, and reported as too large."""
 _LONG: Final = 2_000
 _LONG_PART: Final = 250
-"""Bytes of a path and of a name in it, which file systems hold."""
+"""Maximum bytes of a path, and of a name in it, on common file systems."""
 KEPT: Final = 8
-"""Copies that stay: another check may be reading the one before."""
+"""Number of copies that are kept: another check may still read an older one."""
 _MARKS: Final = (
     "size",
     "ETag",
@@ -51,25 +51,25 @@ _MARKS: Final = (
 
 
 class TooManyFilesError(RanklakeError):
-    """A place that is no folder of suites: it has too many files."""
+    """The location has too many files for a folder of suites."""
 
 
 def is_store(path: str) -> bool:
-    """Whether suites are in a store, not in a local folder."""
+    """Whether a path is in an object store, not a local folder."""
     return "://" in path and not path.startswith("file://")
 
 
 def copy_of(uri: str, storage: Mapping[str, str]) -> Path | None:
-    """Return a folder with the files of a store's suites as they are now; None if it has none.
+    """Return a local copy of the current files of a store's suites; None if the store has none.
 
-    If it fails half-way, the previous copy stays.
+    After a failure the previous copy still exists.
 
     Raises
     ------
     ranklake.lake.store.reachability.LakeUnreachableError
-        The store cannot be read; the previous copy is not used instead.
-    TooManyFilesError
-        There are more than `MOST_FILES`.
+            The store cannot be read. The previous copy is not used instead.
+        TooManyFilesError
+            The store has more than `MOST_FILES` files.
     """
     fs, root = file_system(uri, storage)
     listed = dict(_list_files(fs, root.rstrip("/"), uri))
@@ -90,26 +90,27 @@ def copy_of(uri: str, storage: Mapping[str, str]) -> Path | None:
 
 
 def _list_files(fs: Any, root: str, uri: str) -> Iterator[tuple[str, tuple[str, str]]]:  # noqa: ANN401 - fsspec ships no types
-    """Yield the path of each file that may belong to suites, below the root, where it is, and its mark."""
+    """Yield for each file of suites its path below the root, and its location and metadata in the store."""
     try:
-        every = fs.find(root, detail=True)
+        entries = fs.find(root, detail=True)
     except FileNotFoundError:
         return
-    candidates = [(place, facts) for place, facts in sorted(every.items()) if place.endswith(ENDINGS)]
+    candidates = [(place, facts) for place, facts in sorted(entries.items()) if place.endswith(ENDINGS)]
     if len(candidates) > MOST_FILES:
         hint = "name the prefix that holds suites alone: suites under [quality] in ranklake.toml"
         raise TooManyFilesError(f"more than {MOST_FILES:,} files", where=redact_uri(uri), hint=hint)
     names = {place.removeprefix(root).lstrip("/") for place, _ in candidates}
-    for place, facts in candidates:
-        name = place.removeprefix(root).lstrip("/")
+    for location, facts in candidates:
+        name = location.removeprefix(root).lstrip("/")
         parts = PurePosixPath(name).parts
         if name and "\0" not in name and not any(part == ".." or part.startswith((".", "__")) for part in parts):
-            marks = {mark: str(facts[mark]) for mark in _MARKS if facts.get(mark) is not None}
-            yield _local(name, names), (place, json.dumps(marks) if len(marks) > 1 else "")  # a size alone is no mark
+            marks = {key: str(facts[key]) for key in _MARKS if facts.get(key) is not None}
+            mark = json.dumps(marks) if len(marks) > 1 else ""  # the size alone does not identify a version
+            yield _local(name, names), (location, mark)
 
 
 def _local(name: str, names: set[str]) -> str:
-    """Return what a file is called in the copy: a digest of its name where no folder could hold that one."""
+    """Return a file's path in the copy: a digest of its name if the name is no valid path on a local file system."""
     path = PurePosixPath(name)
     long = len(name.encode()) > _LONG or any(len(part.encode()) > _LONG_PART for part in path.parts)
     taken = any(str(parent) in names for parent in path.parents)
@@ -117,13 +118,13 @@ def _local(name: str, names: set[str]) -> str:
 
 
 def _fetch(fs: Any, place: str) -> bytes:  # noqa: ANN401 - as above
-    """Return a file's first bytes; of an empty one S3 has no range of them."""
+    """Return a file's first bytes. An empty file is not requested: S3 refuses a range of it."""
     body: bytes = b"" if fs.size(place) == 0 else fs.cat_file(place, end=MOST_BYTES + 1)
     return body
 
 
 def _read_index(index: Path) -> Mapping[str, Any]:
-    """Return the content of an index; empty where it is missing or damaged."""
+    """Return the content of an index; empty if it is missing or damaged."""
     try:
         index_facts = json.loads(index.read_bytes())
     except (OSError, ValueError):
@@ -137,7 +138,7 @@ def _read_index(index: Path) -> Mapping[str, Any]:
 
 
 def _cached_bytes(cache: Path, known: Mapping[str, Any], name: str, mark: str) -> bytes | None:
-    """Return a file's bytes from the cache if its mark is unchanged and its digest is right."""
+    """Return a file's bytes from the cache if its metadata are unchanged and its digest is right; else None."""
     entry = known["files"].get(name) if known else None
     if not mark or not isinstance(entry, list) or entry[:1] != [mark]:
         return None
@@ -149,43 +150,43 @@ def _cached_bytes(cache: Path, known: Mapping[str, Any], name: str, mark: str) -
 
 
 def _place_folder(cache: Path, files: Mapping[str, bytes]) -> Path:
-    """Return the folder that holds exactly these files: made beside its place, and put there by a rename."""
-    every = "\n".join(f"{_digest(body)} {json.dumps(name)}" for name, body in sorted(files.items()))
-    folder = cache / _digest(every.encode())
+    """Return a folder with exactly these files. It is written under a temporary name and renamed."""
+    listing = "\n".join(f"{_digest(body)} {json.dumps(name)}" for name, body in sorted(files.items()))
+    folder = cache / _digest(listing.encode())
     if _has_exactly(folder, files):
         os.utime(folder)
         return folder
-    made = Path(tempfile.mkdtemp(prefix=".making-", dir=cache))
+    temporary = Path(tempfile.mkdtemp(prefix=".making-", dir=cache))
     try:
         for name, body in files.items():
-            place = made / name
+            place = temporary / name
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(body)
         shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # another check put the same there
-            made.rename(folder)
+        with suppress(OSError):  # another check wrote the same folder
+            temporary.rename(folder)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     return folder
 
 
 def _has_exactly(folder: Path, files: Mapping[str, bytes]) -> bool:
-    """Whether a folder has these files, and no others that a suite could come from."""
+    """Whether a folder has exactly these files."""
     try:
-        there = {str(path.relative_to(folder)): path for path in folder.rglob("*") if not path.is_dir()}
-        return there.keys() == files.keys() and all(there[name].read_bytes() == files[name] for name in files)
+        existing = {str(path.relative_to(folder)): path for path in folder.rglob("*") if not path.is_dir()}
+        return existing.keys() == files.keys() and all(existing[name].read_bytes() == files[name] for name in files)
     except OSError:
         return False
 
 
 def _write(place: Path, body: bytes) -> None:
-    with tempfile.NamedTemporaryFile(prefix=".making-", dir=place.parent, delete=False) as made:
-        made.write(body)
-    Path(made.name).replace(place)
+    with tempfile.NamedTemporaryFile(prefix=".making-", dir=place.parent, delete=False) as temporary:
+        temporary.write(body)
+    Path(temporary.name).replace(place)
 
 
 def _prune(cache: Path, folder: Path) -> None:
-    """Delete the oldest copies, but this one."""
+    """Delete the oldest copies, except this one."""
     others = [path for path in cache.iterdir() if path.is_dir() and path != folder and not path.name.startswith(".")]
     for path in sorted(others, key=lambda path: path.stat().st_mtime)[: 1 - KEPT]:
         shutil.rmtree(path, ignore_errors=True)
@@ -208,7 +209,7 @@ _PROJECT: Final = "great_expectations.yml"
 
 
 class SuitesError(RanklakeError):
-    """The folder of users' suites is not there. ``folder`` is what was configured."""
+    """The folder of users' suites does not exist. ``folder`` is the configured path."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(
@@ -221,16 +222,16 @@ class SuitesError(RanklakeError):
 
 @dataclass(frozen=True, slots=True)
 class UserSuite:
-    """A user's suite, or a file that is not one, with its problem.
+    """A user's suite, or a file that could not be read as one, with its problem.
 
     Attributes
     ----------
     name
-        As it names itself; of a file that is no suite, its path without ``.json``.
+        Name in the file; for a file that is no suite, its path without ``.json``.
     table
-        The table that it is for; a name that the lake may lack.
+        Name of its table, which the lake may lack.
     expectations
-        As the file has them, not validated.
+        Expectations as in the file, not validated.
     problem
         Why it is no suite; empty if it is one.
     """
@@ -243,16 +244,16 @@ class UserSuite:
 
 @dataclass(frozen=True, slots=True)
 class SuiteFolder:
-    """What the folder holds.
+    """Content of the folder.
 
     Attributes
     ----------
     python
-        Absolute paths of Python files, which are run in a process of their own only.
+        Absolute paths of Python files, which only a separate process runs.
     code
-        SHA-256 of those; empty if there are none.
+        SHA-256 of the Python files; empty if there are none.
     defines
-        Whether one of them may define suites, too.
+        Whether a Python file may define suites.
     """
 
     suites: tuple[UserSuite, ...] = ()
@@ -262,18 +263,18 @@ class SuiteFolder:
 
 
 def read_folder(path: str, storage: Mapping[str, str] = NO_OPTIONS, code_sha256: str = "") -> SuiteFolder:
-    """Read the folder, the project folder of Great Expectations, or either in an object store.
+    """Read a folder of suites, or a project folder of Great Expectations, locally or in an object store.
 
     Parameters
     ----------
     code_sha256
-        Digest that the Python files must have together to be run (`SuiteFolder.code`). Without one those of a folder
-        are run, and those of a store are not: whoever writes there would run code here.
+            Required digest of the Python files (`SuiteFolder.code`). Without it, Python files of a local folder are
+            run. Those of a store are not, because anybody who can write there could run code here.
 
     Raises
     ------
     SuitesError
-        It is not there, or a store has no file of suites there.
+            The folder does not exist, or the store has no files of suites there.
     ranklake.lake.store.reachability.LakeUnreachableError, TooManyFilesError
         As `copy_of` does.
     """
@@ -285,7 +286,7 @@ def read_folder(path: str, storage: Mapping[str, str] = NO_OPTIONS, code_sha256:
 
 
 def _without_untrusted_code(folder: SuiteFolder, from_store: bool, code_sha256: str) -> SuiteFolder:
-    """Return a folder without its Python files, and a problem in their place, unless they may be run."""
+    """Return the folder unchanged if its Python files may be run; else without them, and with a problem."""
     if not folder.python or folder.code == code_sha256 or not (code_sha256 or from_store):
         return folder
     relation = "another than" if code_sha256 else "without"
@@ -309,7 +310,7 @@ def _folder(root: Path) -> SuiteFolder:
     for file, text in python.items():
         digest.update(os.fsencode(file.relative_to(python_root)) + f"\0{len(text)}\0".encode() + text)
     return SuiteFolder(
-        tuple(_without_doubles(suites)),
+        tuple(_unique(suites)),
         tuple(map(str, python)),
         digest.hexdigest() if python else "",
         any(b"ExpectationSuite" in text for text in python.values()),
@@ -317,7 +318,7 @@ def _folder(root: Path) -> SuiteFolder:
 
 
 def suite_of(value: object, fallback: str) -> UserSuite:
-    """Return the suite that a JSON value is, or one with a problem, named by `fallback`."""
+    """Return the suite in a JSON value, or one with a problem, named by `fallback`."""
     table = _table_of(fallback)
     if not isinstance(value, dict) or not isinstance(value.get("expectations"), list):
         return UserSuite(fallback, table, problem="not a suite: it lacks a list 'expectations'")
@@ -354,7 +355,7 @@ def _read(root: Path, path: Path) -> UserSuite:
     return suite_of(value, fallback)
 
 
-def _without_doubles(suites: list[UserSuite]) -> Iterator[UserSuite]:
+def _unique(suites: list[UserSuite]) -> Iterator[UserSuite]:
     seen: set[str] = set()
     for suite in suites:
         if suite.name in seen:

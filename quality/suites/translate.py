@@ -1,7 +1,7 @@
-"""Expectations of Great Expectations as checks of the shared scan, where both surely give the same verdict.
+"""Translates expectations of Great Expectations to checks of the shared scan, if both always give the same verdict.
 
-Whatever is not sure is left to Great Expectations itself: another parameter, a row condition of what is not judged row
-by row, a type that pandas compares in its own way, a regular expression that Python and RE2 read differently.
+Great Expectations itself evaluates all others: those with other parameters, row conditions on checks of whole
+partitions, types that pandas compares differently, and regular expressions that Python and RE2 interpret differently.
 `tests/quality/test_suites_oracle.py` compares both on generated tables.
 """
 
@@ -26,9 +26,9 @@ _CLASSES: Final = "dsw"
 
 
 def whole_pattern(regex: str, *, classes: bool = False) -> str | None:
-    r"""Return the expression that matches a whole text if `regex` is found in it; None where that is not sure.
+    r"""Return the expression that matches a whole text if `regex` is found in it; None if that is uncertain.
 
-    With `classes`, ``\d``, ``\s`` and ``\w`` are taken: RE2 then finds no more than Python does, perhaps less.
+    With `classes`, ``\d``, ``\s`` and ``\w`` are accepted: RE2 then finds no more than Python does, perhaps less.
     """
     core, begins = (regex[1:], True) if regex.startswith("^") else (regex, False)
     ends = core.endswith("$") and not core.endswith("\\$")
@@ -36,27 +36,27 @@ def whole_pattern(regex: str, *, classes: bool = False) -> str | None:
     plain = _plain(core, _CLASSES if classes else "")
     if plain is None or not plain:
         return None
-    if (begins or ends) and "|" in core:  # an anchor binds closer than an alternative
+    if (begins or ends) and "|" in core:  # an anchor has precedence over an alternative
         return None
-    # to Python, which they search with, a dollar also matches before a newline that ends the text
+    # in Python, which Great Expectations uses, a dollar also matches before a final newline
     return ("" if begins else _ANY) + f"(?:{plain})" + (r"\n?" if ends else _ANY)
 
 
 def _plain(core: str, classes: str) -> str | None:
-    """Return an expression that Python and RE2 read alike except for `classes`; None if it holds what they do not."""
+    """Return an expression that Python and RE2 interpret alike except for `classes`; None if there is none."""
     parts = []
     inside = negated = False
     index = 0
     while index < len(core):
         char, rest = core[index], core[index + 1 :]
         if char == "\\":
-            known = rest[:1] in string.punctuation or (rest[:1] in classes and not (inside and negated))
-            if not rest or not known:  # \d is any digit to the one, ASCII to the other
+            is_supported = rest[:1] in string.punctuation or (rest[:1] in classes and not (inside and negated))
+            if not rest or not is_supported:  # \d is any digit in Python, an ASCII digit in RE2
                 return None
             parts.append(char + rest[0])
             index += 2
             continue
-        if (_is_unlike_inside if inside else _is_unlike)(char, rest):
+        if (_differs_in_class if inside else _differs)(char, rest):
             return None
         if char == "[" and not inside:
             negated = rest[:1] == "^"
@@ -68,11 +68,11 @@ def _plain(core: str, classes: str) -> str | None:
     return None if inside else "".join(parts)
 
 
-def _is_unlike_inside(char: str, rest: str) -> bool:
+def _differs_in_class(char: str, rest: str) -> bool:
     return char == "[" or char + rest[:1] in {"--", "&&", "||", "~~"}
 
 
-def _is_unlike(char: str, rest: str) -> bool:
+def _differs(char: str, rest: str) -> bool:
     if char == "[":
         return rest[:1] in {"]", ""} or rest[:2] == "^]"
     return char in "^$" or (char in "({" and rest[:1] in {"?", ","}) or (char in "*+?}" and rest[:1] == "+")
@@ -84,12 +84,12 @@ _INTEGERS: Final = frozenset({"int32", "int64"})
 _BITS: Final = {"int32": 31, "int64": 53}
 _NAMES: Final = frozenset({"column", "column_A", "column_B", "column_list"})
 _IGNORED: Final = frozenset({"result_format", "catch_exceptions"})
-"""Parameters that change what is returned, not the verdict."""
+"""Parameters that affect the format of the result, not the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class TranslatedCheck:
-    """A check's kind and parameters, the share of judged rows that must pass, and which rows it is about."""
+    """Kind and parameters of a check, the share of rows that must pass, and the condition on its rows."""
 
     kind: str
     columns: tuple[str, ...] = ()
@@ -99,69 +99,71 @@ class TranslatedCheck:
 
 
 def translate(kind: str, kwargs: Mapping[str, Any], contract: "Contract") -> TranslatedCheck | None:
-    """Return an expectation as a check of the shared scan; None where Great Expectations must be asked itself.
+    """Return an expectation as a check of the shared scan; None if Great Expectations must evaluate it.
 
-    All columns that it names are the contract's.
+    All columns that it names must be in the contract.
     """
     rule = _RULES.get(kind)
-    given = {name: value for name, value in kwargs.items() if value is not None and name not in _IGNORED}
-    condition, parser = given.pop("row_condition", None), given.pop("condition_parser", None)
+    arguments = {name: value for name, value in kwargs.items() if value is not None and name not in _IGNORED}
+    condition, parser = arguments.pop("row_condition", None), arguments.pop("condition_parser", None)
     where = None if condition is None else condition_of(condition, parser, contract)
-    if rule is None or not rule.needs <= given.keys() <= rule.takes:
+    if rule is None or not rule.needs <= arguments.keys() <= rule.takes:
         return None
     if condition is not None and (where is None or not rule.by_row):
         return None
-    mostly = given.pop("mostly", 1)
+    mostly = arguments.pop("mostly", 1)
     if isinstance(mostly, bool) or not isinstance(mostly, int | float) or not 0 <= mostly <= 1:
         return None
-    names = _columns(given)
+    names = _columns(arguments)
     columns = [contract.column(name) for name in names or () if name in contract]
-    if names is None or len(columns) < len(names) or any(map(_is_odd, columns)):
+    if names is None or len(columns) < len(names) or any(map(_compares_differently, columns)):
         return None
-    parameters = rule.build(given, columns, contract)
+    parameters = rule.build(arguments, columns, contract)
     if parameters is None or (mostly < 1 and not rule.by_row):
         return None
     return TranslatedCheck(rule.kind, tuple(names), parameters, float(mostly), where)
 
 
-def _is_odd(column: "Column") -> bool:
-    """Whether values are distinguished otherwise: NaN is NULL to Great Expectations, not to Arrow's counts."""
+def _compares_differently(column: "Column") -> bool:
+    """Whether Arrow counts other values than Great Expectations, to which NaN is NULL."""
     return column.type == "int64_list" or (column.class_ != "operational" and "float" in column.type)
 
 
-def _columns(given: Mapping[str, Any]) -> list[str] | None:
-    if "column_list" in given:
-        listed = given["column_list"]
-        sound = isinstance(listed, list) and listed and all(isinstance(one, str) for one in listed)
-        return list(listed) if sound else None
-    names = [given[key] for key in ("column", "column_B", "column_A") if key in given]
-    return names if all(isinstance(one, str) for one in names) else None
+def _columns(arguments: Mapping[str, Any]) -> list[str] | None:
+    if "column_list" in arguments:
+        names_in_list = arguments["column_list"]
+        is_valid = (
+            isinstance(names_in_list, list) and names_in_list and all(isinstance(name, str) for name in names_in_list)
+        )
+        return list(names_in_list) if is_valid else None
+    names = [arguments[key] for key in ("column", "column_B", "column_A") if key in arguments]
+    return names if all(isinstance(name, str) for name in names) else None
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _EXACT
 
 
-def _nothing(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
-    del given, columns, contract
+def _nothing(arguments: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+    del arguments, columns, contract
     return {}
 
 
-def _range(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+def _range(arguments: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
     del contract
-    return _inclusive_bounds(given, whole=columns[0].type in _INTEGERS) if columns[0].type in _NUMBERS else None
+    return _inclusive_bounds(arguments, whole=columns[0].type in _INTEGERS) if columns[0].type in _NUMBERS else None
 
 
-def _inclusive_bounds(given: Mapping[str, Any], *, whole: bool) -> dict[str, Any] | None:
-    """Return both ends as included ones; an end that is not becomes the next number of the column's type."""
-    low, high = given.get("min_value"), given.get("max_value")
-    strict = (given.get("strict_min", False), given.get("strict_max", False))
-    if not all(one is None or _is_number(one) for one in (low, high)):
+def _inclusive_bounds(arguments: Mapping[str, Any], *, whole: bool) -> dict[str, Any] | None:
+    """Return both bounds as inclusive ones; an exclusive bound becomes the next number of the column's type."""
+    low, high = arguments.get("min_value"), arguments.get("max_value")
+    strict = (arguments.get("strict_min", False), arguments.get("strict_max", False))
+    if not all(bound is None or _is_number(bound) for bound in (low, high)):
         return None
-    if not all(isinstance(one, bool) for one in strict):
+    if not all(isinstance(flag, bool) for flag in strict):
         return None
     if (low is None and high is None) or (low is not None and high is not None and low > high):
-        return None  # both are errors to Great Expectations, in its own words
+        return None  # both are errors in Great Expectations, which reports them
     if low is not None and strict[0]:
         low = math.floor(low) + 1 if whole else math.nextafter(low, math.inf)
     if high is not None and strict[1]:
@@ -171,37 +173,37 @@ def _inclusive_bounds(given: Mapping[str, Any], *, whole: bool) -> dict[str, Any
     return {name: end for name, end in (("min", low), ("max", high)) if end is not None}
 
 
-def _whole_ends(given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return both ends of a count, which are whole: of others Great Expectations takes the whole part."""
-    ends = (given.get("min_value"), given.get("max_value"))
-    fractions = any(isinstance(one, float) and not one.is_integer() for one in ends)
-    return None if fractions else _inclusive_bounds(given, whole=True)
+def _whole_ends(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return both bounds of a count. None for fractions, which Great Expectations truncates."""
+    ends = (arguments.get("min_value"), arguments.get("max_value"))
+    fractions = any(isinstance(end, float) and not end.is_integer() for end in ends)
+    return None if fractions else _inclusive_bounds(arguments, whole=True)
 
 
-def _lengths(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+def _lengths(arguments: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
     del contract
-    return _whole_ends(given) if columns[0].type == "string" else None
+    return _whole_ends(arguments) if columns[0].type == "string" else None
 
 
-def _length(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
-    return _lengths({"min_value": given.get("value"), "max_value": given.get("value")}, columns, contract)
+def _length(arguments: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+    return _lengths({"min_value": arguments.get("value"), "max_value": arguments.get("value")}, columns, contract)
 
 
-def _rows(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+def _rows(arguments: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
     del columns, contract
-    return _whole_ends(given)
+    return _whole_ends(arguments)
 
 
-def _row_count(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
-    return _rows({"min_value": given.get("value"), "max_value": given.get("value")}, columns, contract)
+def _row_count(arguments: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+    return _rows({"min_value": arguments.get("value"), "max_value": arguments.get("value")}, columns, contract)
 
 
-def _set(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+def _set(arguments: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
     del contract
-    values, kind = given.get("value_set"), columns[0].type
+    values, kind = arguments.get("value_set"), columns[0].type
     if not isinstance(values, list) or not values:
         return None
-    fits = {
+    tests = {
         "string": lambda value: isinstance(value, str),
         "bool": lambda value: isinstance(value, bool),
         "int32": lambda value: _is_whole(value, "int32"),
@@ -209,19 +211,19 @@ def _set(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract"
         "float64": _is_number,
         "float32": lambda value: _is_number(value) and struct.unpack("f", struct.pack("f", value))[0] == value,
     }.get(kind)
-    return {"values": tuple(values)} if fits is not None and all(map(fits, values)) else None
+    return {"values": tuple(values)} if tests is not None and all(map(tests, values)) else None
 
 
 def _is_whole(value: object, kind: str) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2 ** _BITS[kind]
 
 
-def _regex(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+def _regex(arguments: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
     del contract
-    regex = given.get("regex")
+    regex = arguments.get("regex")
     if columns[0].type != "string" or not isinstance(regex, str):
         return None
-    # of classified columns RE2 has the last word, of others Great Expectations, on what RE2 does not clear
+    # for classified columns RE2 decides; for others Great Expectations, on values that RE2 does not match
     pattern = whole_pattern(regex, classes=columns[0].class_ == "operational")
     if pattern is None:
         return None
@@ -233,29 +235,33 @@ def _regex(given: Mapping[str, Any], columns: "list[Column]", contract: "Contrac
     return {"pattern": pattern}
 
 
-def _order(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+def _order(arguments: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
     del contract
     small, large = columns
-    both = given.get("ignore_row_if") == "either_value_is_missing" and given.get("or_equal") is True
-    return {} if both and small.type == large.type and small.type in _NUMBERS and small.name != large.name else None
+    has_defaults = arguments.get("ignore_row_if") == "either_value_is_missing" and arguments.get("or_equal") is True
+    return (
+        {}
+        if has_defaults and small.type == large.type and small.type in _NUMBERS and small.name != large.name
+        else None
+    )
 
 
-def _key(given: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
-    """Return a key: floats have NaN and -0.0, a key of several columns may be half NULL, the partition's own is one."""
-    if any(one.type not in {*_INTEGERS, "string"} or one.name in contract.partition for one in columns):
+def _key(arguments: Mapping[str, Any], columns: "list[Column]", contract: "Contract") -> dict[str, Any] | None:
+    """Return a key of integers and text. Floats have NaN and -0.0, and the partition column is constant."""
+    if any(column.type not in {*_INTEGERS, "string"} or column.name in contract.partition for column in columns):
         return None
-    if len({one.name for one in columns}) < len(columns):
+    if len({column.name for column in columns}) < len(columns):
         return None
-    ignored = given.get("ignore_row_if", "all_values_are_missing")
-    full = all(one.required for one in columns)  # no file with NULL in them is read
-    ways = {"any_value_is_missing", *(("all_values_are_missing", "never") if full else ())}
-    sure = len(columns) == 1 or ignored in ways
-    return {} if sure and (len(columns) == 1) == ("column" in given) else None
+    ignored = arguments.get("ignore_row_if", "all_values_are_missing")
+    is_full = all(column.required for column in columns)  # a file with NULL in a required column is not read
+    equivalent_modes = {"any_value_is_missing", *(("all_values_are_missing", "never") if is_full else ())}
+    is_equivalent = len(columns) == 1 or ignored in equivalent_modes
+    return {} if is_equivalent and (len(columns) == 1) == ("column" in arguments) else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """The check kind of an expectation, the parameters that it may have, and what makes the check's of them."""
+    """Translation of one expectation: the check kind, the supported parameters, and the function that converts them."""
 
     kind: str
     takes: frozenset[str]
@@ -264,36 +270,36 @@ class _Rule:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Return the parameters that name its columns, without which it is none."""
+        """The parameters that name columns; all of them are required."""
         return self.takes & _NAMES
 
 
-def _translatable_types(*names: str) -> frozenset[str]:
+def _parameters(*names: str) -> frozenset[str]:
     return frozenset(names)
 
 
 _RULES: Final[Mapping[str, _Rule]] = {
-    "expect_column_values_to_not_be_null": _Rule("not_null", _translatable_types("column", "mostly"), _nothing),
+    "expect_column_values_to_not_be_null": _Rule("not_null", _parameters("column", "mostly"), _nothing),
     "expect_column_values_to_be_between": _Rule(
-        "between", _translatable_types("column", "mostly", "min_value", "max_value", "strict_min", "strict_max"), _range
+        "between", _parameters("column", "mostly", "min_value", "max_value", "strict_min", "strict_max"), _range
     ),
-    "expect_column_values_to_be_in_set": _Rule("in_set", _translatable_types("column", "mostly", "value_set"), _set),
-    "expect_column_values_to_match_regex": _Rule("matches", _translatable_types("column", "mostly", "regex"), _regex),
+    "expect_column_values_to_be_in_set": _Rule("in_set", _parameters("column", "mostly", "value_set"), _set),
+    "expect_column_values_to_match_regex": _Rule("matches", _parameters("column", "mostly", "regex"), _regex),
     "expect_column_value_lengths_to_be_between": _Rule(
         "length",
-        _translatable_types("column", "mostly", "min_value", "max_value", "strict_min", "strict_max"),
+        _parameters("column", "mostly", "min_value", "max_value", "strict_min", "strict_max"),
         _lengths,
     ),
-    "expect_column_value_lengths_to_equal": _Rule("length", _translatable_types("column", "mostly", "value"), _length),
+    "expect_column_value_lengths_to_equal": _Rule("length", _parameters("column", "mostly", "value"), _length),
     "expect_column_pair_values_a_to_be_greater_than_b": _Rule(
-        "at_most", _translatable_types("column_A", "column_B", "or_equal", "ignore_row_if", "mostly"), _order
+        "at_most", _parameters("column_A", "column_B", "or_equal", "ignore_row_if", "mostly"), _order
     ),
-    "expect_column_values_to_be_unique": _Rule("unique", _translatable_types("column", "mostly"), _key, by_row=False),
+    "expect_column_values_to_be_unique": _Rule("unique", _parameters("column", "mostly"), _key, by_row=False),
     "expect_compound_columns_to_be_unique": _Rule(
-        "unique", _translatable_types("column_list", "ignore_row_if", "mostly"), _key, by_row=False
+        "unique", _parameters("column_list", "ignore_row_if", "mostly"), _key, by_row=False
     ),
     "expect_table_row_count_to_be_between": _Rule(
-        "row_count", _translatable_types("min_value", "max_value", "strict_min", "strict_max"), _rows, by_row=False
+        "row_count", _parameters("min_value", "max_value", "strict_min", "strict_max"), _rows, by_row=False
     ),
-    "expect_table_row_count_to_equal": _Rule("row_count", _translatable_types("value"), _row_count, by_row=False),
+    "expect_table_row_count_to_equal": _Rule("row_count", _parameters("value"), _row_count, by_row=False),
 }
