@@ -1,8 +1,8 @@
-"""Registers all deployments on a server that is there already, for a work pool's workers to run.
+"""Registers all deployments on an existing server, for the workers of a work pool.
 
-An automation of the server marks runs Crashed whose worker was killed. Nobody reports such a run's end, so it would
-stay Running and keep its deployment's slot for ever. Its process sends a heartbeat every `FREQUENCY_S` seconds; where
-none comes for `WITHIN_S` seconds, the server ends the run.
+If a worker is killed, nobody reports the end of its run, which would stay Running and block its deployment. Each run
+therefore sends a heartbeat every `FREQUENCY_S` seconds, and an automation of the server marks runs without a heartbeat
+for `WITHIN_S` seconds Crashed.
 """
 
 import os
@@ -34,25 +34,25 @@ _NEEDS_IMAGE: Final = ("docker", "kubernetes")
 
 
 class ServerError(RanklakeError):
-    """No Prefect server can be asked."""
+    """The Prefect server cannot be reached, or refuses requests."""
 
 
 class PoolError(RanklakeError):
-    """The work pool is not there, or cannot run these flows as it was asked."""
+    """The work pool does not exist, or cannot run these flows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the deployments go.
+    """The work pool and the lake of the deployments.
 
     Attributes
     ----------
     pool
         Name of the work pool.
     image
-        For pools whose workers start containers.
+        Container image, for pools whose workers start containers.
     lake
-        URI, as the flows will find it.
+        URI of the lake, as the flows open it.
     """
 
     pool: str
@@ -116,7 +116,7 @@ _ENDS: Final = ("Completed", "Failed", "Cancelled", "Crashed")
 
 
 def automation(within_s: float = WITHIN_S) -> AutomationCore:
-    """Return the automation, for runs of all deployments that are ranklake's; at least 10 s, as Prefect wants."""
+    """Return the automation for runs of all our deployments; Prefect requires `within_s` to be at least 10."""
     return AutomationCore(
         name=NAME,
         description="Made by 'ranklake deploy'. The next run goes on where the lost one stopped.",
@@ -139,7 +139,7 @@ def automation(within_s: float = WITHIN_S) -> AutomationCore:
 
 
 async def register_automation(client: "PrefectClient", within_s: float = WITHIN_S) -> None:
-    """Create the automation on the server, or update what an earlier call made."""
+    """Create the automation on the server, or update an existing one."""
     existing = await client.read_automations_by_name(NAME)
     if existing:
         await client.update_automation(existing[0].id, automation(within_s))

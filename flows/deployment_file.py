@@ -24,12 +24,12 @@ _HEAD: Final = """\
 
 
 class StaleFileError(RanklakeError):
-    """The file is not what the deployments make."""
+    """The file differs from the one generated from the deployments."""
 
 
 def text() -> str:
-    """Return the file's text."""
-    body = {"name": "ranklake", "pull": [], "deployments": [_entry(one) for one in deployments()]}
+    """Return the content of the file."""
+    body = {"name": "ranklake", "pull": [], "deployments": [_entry(item) for item in deployments()]}
     return _HEAD + yaml.safe_dump(body, sort_keys=False, width=110)
 
 
@@ -52,7 +52,7 @@ def _entry(deployment: Deployment) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    """Write the file, or with ``--check`` raise `StaleFileError` if it is another."""
+    """Write the file; with ``--check`` raise `StaleFileError` if it differs."""
     place = Path(arguments[0])
     if "--check" in arguments:
         if not place.is_file() or place.read_text(encoding="utf-8") != text():

@@ -1,7 +1,6 @@
-"""Deployments: which flows run when, with what. Plain data, the one source of what ``up`` and ``deploy`` register.
+"""All deployments: flows with schedule and parameters. ``ranklake up`` and ``ranklake deploy`` register them.
 
-``docs/deploy/prefect.yaml`` is written from it, for those who use Prefect's own command
-(`ranklake.flows.deployment_file`).
+``docs/deploy/prefect.yaml`` is generated from them, for Prefect's own command (`ranklake.flows.deployment_file`).
 """
 
 from collections.abc import Mapping
@@ -10,15 +9,15 @@ from datetime import UTC, datetime
 from typing import Final
 
 OWNED: Final = "ranklake"
-"""Tag of every deployment of ours. What does not carry it is somebody else's, whatever its name."""
+"""Tag of every deployment of ours. Deployments without it belong to others, whatever their name."""
 PIPELINE_EVERY_S: Final = 300
 ANCHOR: Final = datetime(2020, 1, 1, tzinfo=UTC)
-"""From when intervals are counted."""
+"""Start of intervals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When a deployment runs by itself, in UTC: by an interval, counted from 2020-01-01, or by cron; else never."""
+    """The schedule of a deployment in UTC: an interval from 2020-01-01, or cron; never if neither is set."""
 
     every_s: int = 0
     cron: str = ""
@@ -34,21 +33,21 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A flow, its schedule and its parameters beside ``settings``, which says of which lake (`FlowSettings`).
+    """A flow with its schedule and its parameters besides ``settings``, which name the lake (`FlowSettings`).
+
+    One run of a deployment is active at a time. Runs that become due meanwhile wait. The first one that starts does the
+    work of all waiting runs, and deletes them (`ranklake.flows.one_driver`).
 
     Attributes
     ----------
     name
-        Of the deployment; Prefect puts the flow's before it: ``ranklake-pipeline/pipeline``.
+        Name of the deployment. Prefect adds the flow's name: ``ranklake-pipeline/pipeline``.
     entrypoint
-        ``module:flow``, importable wherever ranklake is installed: no code travels.
+        ``module:flow``, importable wherever ranklake is installed; no code is uploaded.
     description
-        What it does, for the UI. Markdown.
+        Description in the UI, in Markdown.
     schedule, parameters
-        When it runs, and with what.
-
-    One run of a deployment is in flight at a time. Runs that come due meanwhile wait; the first of them that begins
-    makes up for all, and deletes the others (`ranklake.flows.one_driver`).
+        Schedule and parameters of its runs.
     """
 
     name: str
@@ -157,13 +156,13 @@ DEPLOYMENTS: Final = (
 
 
 def deployments(every_s: int = PIPELINE_EVERY_S, prefix: str = "") -> tuple[Deployment, ...]:
-    """Return all deployments, the pipeline's with another interval, and all with a prefix to their names."""
-    faster = Schedule(every_s=every_s)
+    """Return all deployments, with another interval of the pipeline and with a prefix to all names."""
+    interval = Schedule(every_s=every_s)
     return tuple(
         replace(
-            one,
-            name=f"{prefix}-{one.name}" if prefix else one.name,
-            schedule=faster if one.schedule.every_s else one.schedule,
+            item,
+            name=f"{prefix}-{item.name}" if prefix else item.name,
+            schedule=interval if item.schedule.every_s else item.schedule,
         )
-        for one in DEPLOYMENTS
+        for item in DEPLOYMENTS
     )

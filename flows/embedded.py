@@ -1,6 +1,6 @@
-"""Runs a flow in this process against a Prefect server of its own: no service, no account, no network.
+"""Runs the pipeline's flow against a Prefect server within this process: no service, no account, no network.
 
-Prefect reads its settings when it is imported, so they are set here and the flows are imported afterwards: the one
+Prefect reads its settings at import. So the settings are set first, and the flows are imported afterwards, in the only
 late import of this room.
 """
 
@@ -16,15 +16,15 @@ from ranklake.pipeline.calls import ChecksFailedError
 
 _SETTINGS = {
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
-    # Twenty seconds by default, which a busy machine with a cold disk needs for its imports alone.
+    # The default, 20 s, is too short for the imports on a busy machine with a cold disk.
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_LOGGING_LEVEL": "WARNING",
-    # SQLite has one writer. Nobody reads events of a server that ends with the run, and what writes none cannot wait.
+    # SQLite has one writer. The events of this short-lived server are never read, and writing them would block.
     "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_EVENT_LOGGER_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
-    # A server that waits for its database tells so in a hundred lines, and tries again. What fails is raised here.
+    # A server that waits for its database logs a hundred lines and retries. Final errors are raised here.
     "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
     "PREFECT_CLI_PROMPT": "false",
     "DO_NOT_TRACK": "1",
@@ -35,15 +35,14 @@ _SETTINGS = {
 def run_pipeline(
     settings: FlowSettings, home: Path, announce: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Run the pipeline flow and return its result, also where checks failed: its ``check`` says so.
+    """Run the pipeline flow and return its result, also if checks failed; its ``check`` then says so.
 
     Parameters
     ----------
     home
-        Folder for Prefect's own database, for nobody else to read. A server that ``PREFECT_API_URL`` names is used
-        instead where it is set.
+        Folder for Prefect's database, readable by its owner only. If ``PREFECT_API_URL`` is set, that server is used.
     announce
-        Told the name of each stage as it begins.
+        Called with the name of each stage as it begins.
     """
     os.environ.setdefault("PREFECT_HOME", str(home))
     for name, value in _SETTINGS.items():

@@ -1,4 +1,4 @@
-"""Tables as Prefect assets: what a task wrote, and from what, by the contracts."""
+"""Tables as Prefect assets: the table that a unit writes and its inputs, described by the contracts."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ class Lineage:
     lake, spool
         URIs.
     contracts
-        All tables.
+        Contracts of all tables.
     """
 
     lake: str
@@ -31,19 +31,21 @@ class Lineage:
     contracts: "Mapping[str, Contract]"
 
     def key(self, name: str) -> str:
-        """Return the key of a table, or of the spool."""
+        """Return the asset key of a table, or of the spool."""
         return place_key(self.spool) if name == SPOOL else f"{place_key(self.lake)}/tables/{name}"
 
     def written(self, unit: Unit) -> Asset | None:
-        """Return the table that a unit writes, as its contract describes it."""
+        """Return the asset of the table that a unit writes; None if it writes none."""
         if not unit.writes:
             return None
-        item = self.contracts.get(unit.table)
-        about = (
-            None if item is None else AssetProperties(name=unit.table, description=item.summary, owners=[item.owner])
+        contract = self.contracts.get(unit.table)
+        properties = (
+            None
+            if contract is None
+            else AssetProperties(name=unit.table, description=contract.summary, owners=[contract.owner])
         )
-        return Asset(key=self.key(unit.table), properties=about)
+        return Asset(key=self.key(unit.table), properties=properties)
 
     def read(self, unit: Unit) -> list[Asset | str]:
-        """Return what a unit reads."""
+        """Return the assets that a unit reads."""
         return [Asset(key=self.key(name)) for name in unit.reads if name != SPOOL or self.spool]

@@ -1,8 +1,8 @@
-"""One driver a lake: a global concurrency limit of Prefect's, named after the lake; runs that others superseded.
+"""One driver per lake, by a global concurrency limit of Prefect's; and deletion of superseded runs.
 
-Plans are one sequence, so a second driver only waits for the first or does its work twice. The lake itself is safe
-under two drivers (compare-and-swap); the limit spares the work. A holder that is killed loses its lease within
-`LEASE_S` seconds, and where no such limit is registered nothing is held.
+Plans form one sequence, so a second driver would only wait or repeat work. The lake is safe under two drivers
+(compare-and-swap); the limit saves work. A killed holder loses its lease within `LEASE_S` seconds. Without a registered
+limit, drivers do not wait.
 """
 
 import contextlib
@@ -35,13 +35,13 @@ _HELD: Final[ContextVar[frozenset[str]]] = ContextVar("_HELD", default=frozenset
 
 
 def limit_name(lake: str) -> str:
-    """Return the name of a lake's limit: a digest, since a URI does not belong into names."""
+    """Return the name of a lake's limit, a digest, so that it does not reveal the URI."""
     return f"ranklake-lake-{sha256(lake.encode()).hexdigest()[:16]}"
 
 
 @asynccontextmanager
 async def one_driver(lake: str) -> AsyncIterator[None]:
-    """Hold the lake's limit; flows within this one hold it by it. Waits while another run drives the lake."""
+    """Hold the lake's limit in the block; wait while another run holds it. Nested flows share the holder's limit."""
     name = limit_name(lake)
     if name in _HELD.get() or not await _is_registered(name):
         yield
@@ -67,7 +67,7 @@ _MOST: Final = 200
 
 
 async def overdue_runs(client: "PrefectClient", deployment: UUID) -> list[Any]:
-    """Return the runs that a schedule made, that came due, and that have not begun; oldest first."""
+    """Return the scheduled runs that are due and have not started, oldest first."""
     runs = await client.read_flow_runs(
         flow_run_filter=FlowRunFilter(
             deployment_id=FlowRunFilterDeploymentId(any_=[deployment]),
@@ -77,21 +77,21 @@ async def overdue_runs(client: "PrefectClient", deployment: UUID) -> list[Any]:
     )
     now = datetime.now(UTC)
     due = [(run.expected_start_time, run) for run in runs if run.auto_scheduled and run.expected_start_time is not None]
-    return [run for at, run in sorted(due, key=lambda pair: pair[0]) if at < now]
+    return [run for start, run in sorted(due, key=lambda pair: pair[0]) if start < now]
 
 
 async def delete_runs(client: "PrefectClient", runs: list[Any]) -> None:
-    """Delete runs that have not begun; one that is gone already is no error."""
+    """Delete runs that have not started; runs that no longer exist are ignored."""
     for run in runs:
         with contextlib.suppress(ObjectNotFound):
             await client.delete_flow_run(run.id)
 
 
 async def delete_superseded() -> None:
-    """Delete the overdue runs of the deployment whose run this is, since this run does their work.
+    """Delete the other overdue runs of the current run's deployment, since this run does their work.
 
-    Does nothing outside of a deployment. A server that refuses or does not answer is no reason to end the run: what
-    stays is deleted by the next one.
+    Does nothing outside of a deployment. If the server refuses or does not answer, the run continues; the next run
+    deletes the rest.
     """
     context = FlowRunContext.get()
     run = context.flow_run if context is not None else None

@@ -1,6 +1,6 @@
-"""What a stage did, as Markdown: the page of its run. Pure text; nothing is computed here.
+"""The Markdown page of a stage's run. Pure formatting: nothing is computed here.
 
-Names come from training processes and file names, so each value is shown as text alone: no markup, no row of its own.
+Names come from training processes and file names, so values are escaped: they cannot add markup or table rows.
 """
 
 import re
@@ -17,31 +17,31 @@ Done = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Where a page may lead.
+    """Addresses that a page may link to.
 
     Attributes
     ----------
     tables
-        Where what was done with a table is shown, by the table's name.
+        Address of the task run of each table, by the table's name.
     report
-        Where people open the report's pages; empty where nobody says.
+        Base address of the report's pages; empty if unknown.
     """
 
     tables: Mapping[str, str] = field(default_factory=dict)
     report: str = ""
 
     def to_report(self, words: str, path: str) -> str:
-        """Return a link to a page of the report; empty where nobody says where they are."""
+        """Return a link to a page of the report; empty if its address is unknown."""
         return f"[{words}]({self.report.rstrip('/')}/{path})" if self.report else ""
 
 
 MOST_ROWS: Final = 200
 _MARKUP: Final = re.compile(r"([\\`*_\[\]<>|~&]|(?<=:)/(?=/))")
-"""What means something within a line; and what makes a link of an address."""
+"""Characters of Markdown's inline syntax, and slashes that would make an address a link."""
 
 
 def cell_text(value: object) -> str:
-    """Return a value as text of a Markdown table's cell."""
+    """Return a value as the text of a cell in a Markdown table."""
     if value is None:
         return ""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -50,24 +50,24 @@ def cell_text(value: object) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], links: Mapping[str, str] | None = None) -> str:
-    """Return a Markdown table, at most `MOST_ROWS` long; a first value that has a link is one."""
-    every = list(rows)
+    """Return a Markdown table of at most `MOST_ROWS` rows; first cells with an entry in `links` become links."""
+    all_rows = list(rows)
     lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
-    for first, *others in every[:MOST_ROWS]:
+    for first, *rest in all_rows[:MOST_ROWS]:
         link = (links or {}).get(str(first))
         cell = f"[{cell_text(first)}]({link})" if link else cell_text(first)
-        lines.append(f"| {' | '.join([cell, *map(cell_text, others)])} |")
-    if len(every) > MOST_ROWS:
-        lines.append(f"\nand {len(every) - MOST_ROWS:,} more")
+        lines.append(f"| {' | '.join([cell, *map(cell_text, rest)])} |")
+    if len(all_rows) > MOST_ROWS:
+        lines.append(f"\nand {len(all_rows) - MOST_ROWS:,} more")
     return "\n".join(lines)
 
 
 def page(stage: str, done: Done, links: Links | None = None) -> str:
-    """Return the page of a stage's run; empty for a stage that has none."""
-    make = _PAGES.get(stage)
-    if make is None:
+    """Return the page of a stage's run; empty for stages without a page."""
+    format_page = _PAGES.get(stage)
+    if format_page is None:
         return ""
-    parts = [part for part in make(done, links or Links()) if part]
+    parts = [part for part in format_page(done, links or Links()) if part]
     if done.get("damaged"):
         parts += ["## Damaged files", table(("table", "file", "what"), map(_damage, done["damaged"]))]
         parts.append("`ranklake replay` makes their dates anew from the segments.")
@@ -75,22 +75,22 @@ def page(stage: str, done: Done, links: Links | None = None) -> str:
 
 
 def findings(done: Done) -> list[dict[str, Any]]:
-    """Return the checks that failed, now or before on rows that are still there, as rows of a table."""
-    result = [("now", one) for one in done["unsound"]] + [("before", one) for one in done["standing"]]
+    """Return the failed checks as table rows: those of this run, and earlier ones whose rows are still in the table."""
+    result = [("now", check) for check in done["unsound"]] + [("before", check) for check in done["standing"]]
     return [
         {
-            "table": one["table"],
-            "date": str(one["partition_date"]),
-            "check": one["check_id"],
-            "severity": one["severity"],
-            "status": one["status"],
-            "rows failed": one["rows_failed"],
-            "of": one["rows_checked"],
-            "moved to rejects": one["quarantined_rows"],
-            "what": str(redact(printable(one["message"] or ""))),
+            "table": check["table"],
+            "date": str(check["partition_date"]),
+            "check": check["check_id"],
+            "severity": check["severity"],
+            "status": check["status"],
+            "rows failed": check["rows_failed"],
+            "of": check["rows_checked"],
+            "moved to rejects": check["quarantined_rows"],
+            "what": str(redact(printable(check["message"] or ""))),
             "since": since,
         }
-        for since, one in result[:MOST_ROWS]
+        for since, check in result[:MOST_ROWS]
     ]
 
 
@@ -102,7 +102,7 @@ def _ingest(done: Done, links: Links) -> Iterable[str]:
     counts = [("segments that cannot be read", done["unreadable"]), ("old segments purged", done["purged"])]
     counts += [(f"segments refused: {why}", count) for why, count in done["refused"].items()]
     counts += [(f"segments that wait for the key {key}", count) for key, count in done["waiting"].items()]
-    yield table(("what else", "count"), [one for one in counts if one[1]]) if any(n for _, n in counts) else ""
+    yield table(("what else", "count"), [count for count in counts if count[1]]) if any(n for _, n in counts) else ""
     if done["held"]:
         rows = [(why, count, done["held_first"].get(why)) for why, count in done["held"].items()]
         yield table(("files of the spool left alone", "count", "first"), rows)
@@ -122,22 +122,22 @@ def _check(done: Done, links: Links) -> Iterable[str]:
             key = (row["severity"], row["status"])
             counts[key] = counts.get(key, 0) + 1
         yield table(("severity", "status", "count"), [(*key, count) for key, count in sorted(counts.items())])
-        yield table(list(rows[0]), [list(one.values()) for one in rows], links.tables)
+        yield table(list(rows[0]), [list(row.values()) for row in rows], links.tables)
 
 
 def _rollup(done: Done, links: Links) -> Iterable[str]:
-    written = [one for one in done["rollups"] if one["partitions"]]
+    written = [rollup for rollup in done["rollups"] if rollup["partitions"]]
     yield f"{len(written)} of {len(done['rollups'])} rollups changed"
     columns = ("rollup", "partitions", "of computed", "rows", "version", "seconds", "first date", "last date")
     rows = [
         (
-            *(one["name"], len(one["partitions"]), one["computed"], one["rows"], one["version"]),
-            *(f"{one['seconds']:.2f}", one["partitions"][0], one["partitions"][-1]),
+            *(rollup["name"], len(rollup["partitions"]), rollup["computed"], rollup["rows"], rollup["version"]),
+            *(f"{rollup['seconds']:.2f}", rollup["partitions"][0], rollup["partitions"][-1]),
         )
-        for one in written
+        for rollup in written
     ]
     yield table(columns, rows, links.tables) if rows else ""
-    kept_back = sorted({tuple(place) for one in done["rollups"] for place in one.get("kept_back", ())})
+    kept_back = sorted({tuple(place) for rollup in done["rollups"] for place in rollup.get("kept_back", ())})
     if kept_back:
         yield "**held back** by checks; what needs them stays as it is (`ranklake quality held`):"
         yield table(("table", "partition"), kept_back, links.tables)
@@ -160,15 +160,18 @@ def _catalog(done: Done, links: Links) -> Iterable[str]:
     if changes := done.get("changes"):
         yield "Names, units and columns that changed lately; `ranklake catalog changes` tells all."
         yield table(
-            ("of", "name", "when", "what"), [(one["kind"], one["name"], one["at"][:16], one["what"]) for one in changes]
+            ("of", "name", "when", "what"), [(row["kind"], row["name"], row["at"][:16], row["what"]) for row in changes]
         )
 
 
 def _report(done: Done, links: Links) -> Iterable[str]:
     written = headline("report", done)[0]
     published = done["published"]
-    sections = [one for name, one in done.items() if name not in {"published", "broken"}]
-    yield table(("section", "state", "in words"), [(one["title"], one["state"], one["headline"]) for one in sections])
+    sections = [section for name, section in done.items() if name not in {"published", "broken"}]
+    yield table(
+        ("section", "state", "in words"),
+        [(section["title"], section["state"], section["headline"]) for section in sections],
+    )
     if done["broken"]:
         yield table(("cannot be made", "why"), done["broken"].items())
     yield f"{written}, {published['removed']:,} removed; they are in {cell_text(published['out'])}"
@@ -201,7 +204,7 @@ def _retention_plan(done: Done, links: Links) -> Iterable[str]:
         "files",
         "reason",
     )
-    yield table(columns, [[one[field] for field in names] for one in plan["items"]])
+    yield table(columns, [[item[field] for field in names] for item in plan["items"]])
 
 
 def _retention_apply(done: Done, links: Links) -> Iterable[str]:
@@ -215,13 +218,16 @@ def _retention_apply(done: Done, links: Links) -> Iterable[str]:
 
 def _verify_artifacts(done: Done, links: Links) -> Iterable[str]:
     del links
-    wrong = [one for one in done["artifacts"] if not one["verified"]]
+    altered = [artifact for artifact in done["artifacts"] if not artifact["verified"]]
     size = f"{counted(len(done['artifacts']), 'artifact')}, {done['hashed_bytes']:,} bytes"
-    yield f"{size} hashed again: {len(wrong):,} not as recorded; {done['waiting']:,} wait for the next run."
+    yield f"{size} hashed again: {len(altered):,} not as recorded; {done['waiting']:,} wait for the next run."
     if done["not_allowed"]:
         yield f"{done['not_allowed']:,} not opened: allow their places by `[artifacts] allow` in ranklake.toml."
-    if wrong:
-        yield table(("run", "artifact", "what"), [(one["run"], one["name"], one["verdict"]) for one in wrong])
+    if altered:
+        yield table(
+            ("run", "artifact", "what"),
+            [(artifact["run"], artifact["name"], artifact["verdict"]) for artifact in altered],
+        )
 
 
 def _backups(done: Done, links: Links) -> Iterable[str]:
@@ -238,7 +244,7 @@ def _backups(done: Done, links: Links) -> Iterable[str]:
 def _doctor(done: Done, links: Links) -> Iterable[str]:
     del links
     yield ", ".join(f"{count:,} {state}" for state, count in done["counts"].items())
-    rows = [(found["check"], found["state"], found["what"], found["remedy"]) for found in done["findings"]]
+    rows = [(finding["check"], finding["state"], finding["what"], finding["remedy"]) for finding in done["findings"]]
     yield table(("check", "state", "what", "what to do"), rows) if rows else "Nothing is wrong."
 
 

@@ -1,8 +1,8 @@
-"""Registers deployments with a Prefect server. Idempotent; touches none that is not ours.
+"""Registers deployments with a Prefect server. Idempotent; never changes deployments of others.
 
-Deployments of ours that this version cannot run any more, since an earlier one registered them, are paused: Prefect
-refuses the parameters of such a run before the flow begins, so that every run of it would end Crashed. They stay
-paused, with what they have kept, until somebody registers them again or deletes them.
+Deployments of an earlier version that this version cannot run are paused, because Prefect would end each run Crashed:
+it refuses the parameters before the flow begins. They stay paused with their history until somebody registers them
+again or deletes them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
     from prefect.client.schemas.responses import DeploymentResponse
 
 PAUSED: Final = "paused"
-"""How `Registered.action` begins for one that this version cannot run."""
+"""Prefix of `RegisterResult.action` for a deployment that this version cannot run."""
 _LAKE: Final = "lake:"
-"""How the tag begins that says whose a deployment is."""
+"""Prefix of the tag with a deployment's lake."""
 _ONE: Final = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE)
 
 
 class ForeignDeploymentError(RanklakeError):
-    """A deployment of that name is somebody else's, or another lake's. Nothing was changed."""
+    """The name belongs to a deployment of others, or of another lake. Nothing was changed."""
 
 
 class NoLakeError(ForeignDeploymentError):
-    """A deployment of that name is ours, and nobody knows of which lake: ``prefect deploy`` registered it."""
+    """The name belongs to a deployment of ranklake without a lake: ``prefect deploy`` registered it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterResult:
-    """A deployment as the server has it: what was done to it, and its id (None in a dry run that would create it)."""
+    """A registered deployment: name, schedule, the action taken, and id; None in a dry run that would create it."""
 
     name: str
     schedule: str
@@ -67,36 +67,38 @@ async def register(
     lake: str,
     dry_run: bool = False,
 ) -> list[RegisterResult]:
-    """Create or update deployments on a work pool, and the limit of one driver a lake.
+    """Create or update deployments on a work pool, and the lake's concurrency limit.
 
-    Others of this lake that this version cannot run any more are paused, and come last in the list.
-    Raises `ForeignDeploymentError` before anything is written, where a name is taken.
+    Other deployments of this lake that this version cannot run are paused, and are last in the list.
+    Raises `ForeignDeploymentError` before any change if a name is taken.
     """
-    made = [(one, await _runner_deployment(one, settings, pool, job_variables)) for one in deployments]
+    prepared = [(item, await _runner_deployment(item, settings, pool, job_variables)) for item in deployments]
     limit = limit_name(lake)
     mark = f"{_LAKE}{limit}"
-    there = {deployment.full_name: await _existing(client, deployment.full_name) for _, deployment in made}
-    for name, other in there.items():
+    existing = {deployment.full_name: await _existing(client, deployment.full_name) for _, deployment in prepared}
+    for name, other in existing.items():
         if other is not None:
             _refuse_foreign(name, other, mark)
     if not dry_run:
         await client.upsert_global_concurrency_limit_by_name(limit, 1)
-    done = []
-    for item, deployment in made:
-        before = there[deployment.full_name]
+    results = []
+    for item, deployment in prepared:
+        before = existing[deployment.full_name]
         deployment.tags = [*item.tags, mark]
-        done_id = before.id if before else None
+        id_ = before.id if before else None
         if not dry_run:
-            done_id = await deployment.aapply()
-            if before and not item.schedule:  # an update leaves schedules alone that it does not speak of
+            id_ = await deployment.aapply()
+            if before and not item.schedule:  # an update keeps schedules that it does not contain
                 for old in before.schedules:
                     await client.delete_deployment_schedule(before.id, old.id)
         action = "updated" if before else "created"
-        done.append(RegisterResult(deployment.full_name, str(item.schedule), action, done_id))
-    stale = await outdated_deployments(client, [OWNED, mark], {one.id for one in there.values() if one is not None})
+        results.append(RegisterResult(deployment.full_name, str(item.schedule), action, id_))
+    stale = await outdated_deployments(
+        client, [OWNED, mark], {deployment.id for deployment in existing.values() if deployment}
+    )
     if not dry_run:
         await pause(client, stale)
-    return [*done, *(RegisterResult(one.name, "never", f"{PAUSED}: {one.reason}", one.id) for one in stale)]
+    return [*results, *(RegisterResult(item.name, "never", f"{PAUSED}: {item.reason}", item.id) for item in stale)]
 
 
 async def _existing(client: "PrefectClient", name: str) -> "DeploymentResponse | None":
@@ -107,7 +109,7 @@ async def _existing(client: "PrefectClient", name: str) -> "DeploymentResponse |
 
 
 def _refuse_foreign(name: str, other: "DeploymentResponse", mark: str) -> None:
-    """Raise `ForeignDeploymentError` for one that does not carry our tag, or carries that of another lake."""
+    """Raise `ForeignDeploymentError` for a deployment without our tag, or with the tag of another lake."""
     if OWNED not in other.tags:
         raise ForeignDeploymentError(
             "a deployment of this name is not ranklake's", where=name, hint="rename it, or give ours another by --name"
@@ -126,7 +128,7 @@ async def _runner_deployment(
 ) -> RunnerDeployment:
     module, _, attribute = deployment.entrypoint.partition(":")
     flow = getattr(import_module(module), attribute)
-    made: RunnerDeployment = await flow.ato_deployment(
+    runner: RunnerDeployment = await flow.ato_deployment(
         name=deployment.name,
         parameters={"settings": asdict(settings), **deployment.parameters},
         description=deployment.description,
@@ -137,9 +139,9 @@ async def _runner_deployment(
         work_pool_name=pool,
         job_variables=dict(job_variables),
     )
-    made.entrypoint = deployment.entrypoint
-    made.schedules = [*_schedules(deployment.name, deployment.schedule)]
-    return made
+    runner.entrypoint = deployment.entrypoint
+    runner.schedules = [*_schedules(deployment.name, deployment.schedule)]
+    return runner
 
 
 def _schedules(name: str, schedule: Schedule) -> list[DeploymentScheduleCreate]:
@@ -147,8 +149,8 @@ def _schedules(name: str, schedule: Schedule) -> list[DeploymentScheduleCreate]:
         return []
     if schedule.cron:
         return [DeploymentScheduleCreate(schedule=CronSchedule(cron=schedule.cron, timezone="UTC"), slug=name)]
-    every = IntervalSchedule(interval=timedelta(seconds=schedule.every_s), anchor_date=ANCHOR, timezone="UTC")
-    return [DeploymentScheduleCreate(schedule=every, slug=name)]
+    interval = IntervalSchedule(interval=timedelta(seconds=schedule.every_s), anchor_date=ANCHOR, timezone="UTC")
+    return [DeploymentScheduleCreate(schedule=interval, slug=name)]
 
 
 _OURS: Final = "ranklake.flows."
@@ -157,7 +159,7 @@ _PAGE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class OutdatedDeployment:
-    """A deployment that cannot run, and why not."""
+    """A deployment that this version cannot run, with the reason."""
 
     name: str
     id: UUID
@@ -166,30 +168,30 @@ class OutdatedDeployment:
 
 
 async def outdated_deployments(
-    client: "PrefectClient", tags: "Collection[str]", but: "Collection[UUID]"
+    client: "PrefectClient", tags: "Collection[str]", except_ids: "Collection[UUID]"
 ) -> list[OutdatedDeployment]:
-    """Return those with all of these tags that this version cannot run, except for some, by name."""
+    """Return the deployments with all of these tags that this version cannot run, ordered by name."""
     chosen = DeploymentFilter(tags=DeploymentFilterTags(all_=sorted(tags)))
     result: list[DeploymentResponse] = []
     while page := await client.read_deployments(deployment_filter=chosen, limit=_PAGE, offset=len(result)):
         result += page
-    pairs = [(one, _reason(one)) for one in result if one.id not in but]
+    pairs = [(item, _reason(item)) for item in result if item.id not in except_ids]
     return [
-        OutdatedDeployment(one.name, one.id, why, one.paused)
-        for one, why in sorted(pairs, key=lambda pair: pair[0].name)
-        if why
+        OutdatedDeployment(item.name, item.id, reason, item.paused)
+        for item, reason in sorted(pairs, key=lambda pair: pair[0].name)
+        if reason
     ]
 
 
 async def pause(client: "PrefectClient", deployments: "Collection[OutdatedDeployment]") -> None:
-    """Pause deployments; those that are paused stay so."""
+    """Pause deployments that are not paused yet."""
     for item in deployments:
         if not item.is_paused:
             await client.update_deployment(item.id, DeploymentUpdate(paused=True))
 
 
 def _reason(deployment: "DeploymentResponse") -> str:
-    """Return why this version cannot run it; empty if it can, or where its flow is not ours."""
+    """Return why this version cannot run a deployment; empty if it can, or if the flow is not ours."""
     module, _, attribute = (deployment.entrypoint or "").partition(":")
     if not module.startswith(_OURS):
         return ""
@@ -199,5 +201,5 @@ def _reason(deployment: "DeploymentResponse") -> str:
         flow = None
     if not isinstance(flow, Flow):
         return f"there is no flow {deployment.entrypoint} any more"
-    gone = sorted({*deployment.parameters} - {*flow.parameters.properties})
-    return f"there is no parameter {', '.join(gone)} any more" if gone else ""
+    removed = sorted({*deployment.parameters} - {*flow.parameters.properties})
+    return f"there is no parameter {', '.join(removed)} any more" if removed else ""

@@ -1,7 +1,7 @@
-"""When a task is worth trying again: an outage passes, a mistake does not.
+"""Retries of tasks: only errors that may be temporary are retried.
 
-A unit that fails is tried again once, soon; the stage around it some times more, over a minute. A stage that is begun
-again finds what is done and goes on from there.
+A unit is retried once, after seconds; its stage up to three times within a minute. A stage that runs again continues
+from the committed state.
 """
 
 from typing import Any, Final
@@ -14,13 +14,13 @@ from ranklake.lake.plans.dask_tasks import ClusterLostError
 from ranklake.lake.plans.dask_workers import ClusterNotStartedError
 from ranklake.lake.store.reachability import LakeUnreachableError
 
-_STAYS: Final = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
+_LASTING: Final = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
 def lost_server(error: BaseException) -> httpx.HTTPError | None:
-    """Return what Prefect's client raised where its server does not answer, or is too busy to; else None.
+    """Return the error of Prefect's client if the server does not answer or returns a server error; else None.
 
-    Prefect raises errors of its own from it. The lake's stores are not reached through httpx.
+    Prefect wraps the error. Stores of the lake are not accessed through httpx.
     """
     reason: BaseException | None = error
     while reason is not None:
@@ -33,16 +33,16 @@ def lost_server(error: BaseException) -> httpx.HTTPError | None:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether an error may pass by itself: a store, a network, a server or a cluster was away for a moment."""
+    """Return whether an error may be temporary: an unreachable store, network, server or cluster."""
     if lost_server(error) is not None:
         return True
     if isinstance(error, RanklakeError):
         return isinstance(error, (LakeUnreachableError, ClusterLostError, ClusterNotStartedError))
-    return isinstance(error, OSError) and not isinstance(error, _STAYS)
+    return isinstance(error, OSError) and not isinstance(error, _LASTING)
 
 
 async def may_pass(task: Any, run: Any, state: Any) -> bool:  # noqa: ANN401 - Prefect hands over objects of its own
-    """Return whether the error that a task's run ended with may pass. A task that took too long would again."""
+    """Return whether a task run's error may be temporary. A timeout is not: the task would take as long again."""
     del task, run
     error = await state.aresult(raise_on_failure=False)
     return isinstance(error, Exception) and not isinstance(error, TaskRunTimeoutError) and is_transient(error)
@@ -54,5 +54,5 @@ RETRIES: Final[dict[str, Any]] = {
     "retry_jitter_factor": 0.5,
     "retry_condition_fn": may_pass,
 }
-"""Of a stage."""
+"""Retries of a stage."""
 UNIT_RETRIES: Final[dict[str, Any]] = {**RETRIES, "retries": 1, "retry_delay_seconds": 2}

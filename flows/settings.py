@@ -1,10 +1,10 @@
-"""Settings of a flow run: what Prefect stores of it, in clear, and shows to everybody who may look.
+"""Settings of a flow run. Prefect stores them in clear and shows them to all users, so no setting is a secret.
 
-So none of them is a secret. They say where the lake and the spool are and name a configuration file by its path; the
-task that does the work reads that file where it runs, and makes its `ranklake.context.Context` of both.
+Settings have the locations of lake and spool and the path of a configuration file. The task that does the work reads
+the file on its own machine, and makes its `ranklake.context.Context` from both.
 
 Options of object stores are a reference, as `ranklake.segments.references` reads it, to a JSON object of options or to
-a ``ranklake.toml``, whose section [storage] counts.
+a ``ranklake.toml`` with a section [storage].
 """
 
 import json
@@ -25,11 +25,11 @@ REFERENCE_HINT = "name a ranklake.toml or a JSON object of options by file:/path
 
 
 class StorageReferenceError(RanklakeError):
-    """A reference that gives no options. The message holds nothing that was read."""
+    """A reference to storage options that cannot be read. The message contains nothing of what was read."""
 
 
 def storage_options(reference: str) -> dict[str, str]:
-    """Return the options that a reference stands for now; none for an empty one. Raises `StorageReferenceError`."""
+    """Return the options that a reference refers to; empty for an empty reference. Raises `StorageReferenceError`."""
     if not reference:
         return {}
     if not is_reference(reference):
@@ -52,10 +52,10 @@ _REFERENCE: Final = rf"^$|^({'|'.join(KINDS)}):"
 
 
 def _parameter(description: str, pattern: str = "") -> str:
-    """Declare a parameter: text, empty by default, with what Prefect's UI says of it.
+    """Return the field of a text parameter, empty by default, with its description in Prefect's UI.
 
-    The server holds what is given against the pattern before it stores a run: `FlowSettings` itself refuses more, and
-    later, when what was given stands in the database.
+    The server validates the value by the pattern before it stores the run. `FlowSettings` refuses more, but only after
+    the server stored the value.
     """
     schema = {"json_schema_extra": {"pattern": pattern}} if pattern else {}
     result: str = field(default="", metadata={"description": description, **schema})
@@ -64,7 +64,7 @@ def _parameter(description: str, pattern: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class FlowSettings:
-    """Where a flow works. What is empty or 0 is as the configuration has it.
+    """Lake, spool and configuration of a flow run. Empty values and 0 mean the configured value.
 
     Raises `StorageReferenceError` for options in place of a reference, and for a URI with credentials.
 
@@ -73,11 +73,11 @@ class FlowSettings:
     lake, spool
         URIs.
     storage
-        Where the object-store options are, a reference as above, in place of the file's section.
+        Reference to the options of the object store, as above; replaces the file's section.
     dask_address, dask_workers
-        The cluster, or the size of a local one.
+        Address of a Dask cluster, or the number of local worker processes.
     config
-        Path of the ``ranklake.toml`` to read where the flow runs, with the environment there; empty: neither is read.
+        Path of the ``ranklake.toml`` that the run reads, together with its environment; if empty, it reads neither.
     """
 
     lake: str = _parameter("URI or folder of the lake; empty: as configured where the flow runs", _BARE_URI)
@@ -108,38 +108,35 @@ class FlowSettings:
                 raise StorageReferenceError("a credential stands in a URI", where=name, hint=hint)
 
     def context(self) -> Context:
-        """Return the context of the run: its pipeline's, or else as the configuration says.
-
-        Raises `ConfigError`, `StorageReferenceError`.
-        """
-        held = PIPELINE_CONTEXT.get()
-        if held is not None and held[0] == self:
-            return held[1]
+        """Return the context of the pipeline that this step belongs to, or one made from these settings."""
+        current = PIPELINE_CONTEXT.get()
+        if current is not None and current[0] == self:
+            return current[1]
         configured = load_config(Path(self.config)) if self.config else Config()
         if self.storage:
             configured = replace(configured, storage=storage_options(self.storage))
-        given = {
+        overrides = {
             "lake.uri": self.lake,
             "spool.uri": self.spool,
             "dask.address": self.dask_address,
             "dask.workers": self.dask_workers,
         }
-        return Context.of(configured, given)
+        return Context.of(configured, overrides)
 
 
 PIPELINE_CONTEXT: Final[ContextVar[tuple[FlowSettings, Context] | None]] = ContextVar("pipeline_context", default=None)
-"""Settings and context of the pipeline whose step this is: its steps read one configuration, and open tables once."""
+"""Settings and context of the current pipeline. Its steps share them, so that they read the configuration once."""
 
 
 def flow_settings(configured: Config, given: Mapping[str, object], without_file: str = "") -> FlowSettings:
-    """Return the settings of runs on this machine: what was given, and for the rest the file, which each run reads.
+    """Return the settings of runs on this machine: the given values, and the configuration file for all others.
 
     Parameters
     ----------
     configured, given
-        The configuration, and what overrides it by ``section.key``.
+        The configuration, and overrides by ``section.key``.
     without_file
-        The file that runs read if none is configured; the lake and the spool are then named outright.
+        File for runs if no configuration file exists. Lake and spool are then part of the settings.
     """
     overridden = configured.overridden(given) if not configured.file else Config().overridden(given)
     return FlowSettings(
@@ -151,9 +148,9 @@ def flow_settings(configured: Config, given: Mapping[str, object], without_file:
 
 
 def absolute(uri: str) -> str:
-    """Return a folder as an absolute path, and any other URI as it is: runs may start in another folder."""
+    """Return a folder as an absolute path, since runs may start in another folder; other URIs are unchanged."""
     return uri if not uri or "://" in uri else str(Path(uri).absolute())
 
 
 ANNOUNCE: Final[ContextVar[Callable[[str], None]]] = ContextVar("announce", default=lambda _: None)
-"""Takes the name of a stage. A flow's parameters are data, and cannot hold it."""
+"""Callback for the name of each stage that begins. It is no parameter of a flow, because parameters are data."""

@@ -1,9 +1,9 @@
-"""Units of work as tasks of the flow's run: what a stage did, how long each part took, which part failed.
+"""Units of work as tasks of the flow run: the task graph shows each part, its duration and its failure.
 
     room ── carry_out(unit, work) ──▶ Watching ── sync task run in the room's own thread ──▶ work()
 
-A unit that writes a table materializes that table's asset (`ranklake.flows.lineage`). A task holds no data: its result
-is nothing, what the work returns goes straight back to the room.
+A unit that writes a table materializes the table's asset (`ranklake.flows.lineage`). A task has no result in Prefect:
+the work's result returns directly to the room.
 """
 
 import logging
@@ -28,17 +28,17 @@ Result = TypeVar("Result")
 _LOG: Final = logging.getLogger(__name__)
 
 MOST_TASKS: Final = 200
-"""Task runs that one stage makes; what it does after that is in its log alone."""
+"""Maximum number of task runs of one stage; later units are only in its log."""
 UNIT_S: Final = 3600.0
-"""Seconds after which a unit is given up. Python code is interrupted; a call that blocks ends first."""
+"""Time limit of a unit in seconds. Python code is interrupted; a blocking call ends first."""
 
 
 class UnitTimeoutError(RanklakeError):
-    """A unit took longer than `UNIT_S`, and was given up half-way."""
+    """A unit took longer than `UNIT_S` and was stopped."""
 
 
 class Watching:
-    """Makes a task run of each unit: the first `MOST_TASKS` of a stage."""
+    """Makes a task run of each of the first `MOST_TASKS` units of a stage."""
 
     def __init__(self, lineage: Lineage) -> None:
         self._lineage = lineage
@@ -49,9 +49,9 @@ class Watching:
         """The last task run about each table."""
 
     def carry_out(self, unit: Unit, work: Callable[[], Result]) -> Result:
-        """Carry out a unit as a task run; one that may pass is tried again. Raises what the work raises.
+        """Run a unit as a task; temporary errors are retried. Raises the errors of the work.
 
-        Raises `UnitTimeoutError` where it takes too long.
+        Raises `UnitTimeoutError` if it takes longer than `UNIT_S`.
         """
         self._runs += 1
         if self._runs > MOST_TASKS:
@@ -63,14 +63,15 @@ class Watching:
         failed: list[Exception] = []
 
         def run() -> None:
-            failed.clear()  # of an earlier try
+            failed.clear()  # of an earlier attempt
             try:
                 result.append(work())
             except Exception as error:
                 failed.append(error)
                 raise
 
-        # What a task waits for is no input of what it writes: that is what the unit says that it reads.
+        # Prefect would take the tasks that this one waits for as inputs of its asset; the unit declares its inputs
+        # itself.
         if context := FlowRunContext.get():
             context.task_run_assets.clear()
         state = self._task(unit, run)(return_state=True, wait_for=self._preceding_runs(unit))
@@ -85,9 +86,9 @@ class Watching:
         return result[-1]
 
     def _preceding_runs(self, unit: Unit) -> list[State]:
-        """Return the runs that a unit follows from: those that wrote what it reads, else the one before it."""
-        wrote = [self._wrote[table] for table in unit.reads if table in self._wrote]
-        return wrote or ([self._last] if self._last else [])
+        """Return the task runs that a unit depends on: the writers of its inputs, or else the previous run."""
+        writers = [self._wrote[table] for table in unit.reads if table in self._wrote]
+        return writers or ([self._last] if self._last else [])
 
     def _task(self, unit: Unit, run: Callable[[], None]) -> "Task[[], None]":
         written = self._lineage.written(unit)

@@ -67,15 +67,15 @@ class Outcome:
     Attributes
     ----------
     partitions
-            Number of partitions checked; a partition counts once for each day on which it was checked.
-        fired, fires
-            Number of them on which the check failed then, and would fail today.
-        newly, no_longer
-            Dates on which it fails only today, or failed only then; each once.
-        errored
-            Number of partitions on which it cannot be computed today.
-        is_gone
-            Whether today's suite lacks the check; then it fires nowhere.
+        Number of partitions checked; a partition counts once for each day on which it was checked.
+    fired, fires
+        Number of them on which the check failed then, and would fail today.
+    newly, no_longer
+        Dates on which it fails only today, or failed only then; each once.
+    errored
+        Number of partitions on which it cannot be computed today.
+    is_gone
+        Whether today's suite lacks the check; then it fires nowhere.
     """
 
     table: str
@@ -103,10 +103,10 @@ class Backtest:
     Attributes
     ----------
     judged, unchanged
-            Number of partitions that were checked again, and of those whose suite is today's, so that their results are
-            kept.
-        unknown
-            Table, date, version and reason of each partition that cannot be read at that version.
+        Number of partitions that were checked again, and of those whose suite is today's, so that their results are
+        kept.
+    unknown
+        Table, date, version and reason of each partition that cannot be read at that version.
     """
 
     since: datetime
@@ -141,7 +141,7 @@ def backtest(
     UnknownTableError, ranklake.quality.suite.NotCheckedError
         A name in `tables` is no table, or a system table.
     ranklake.quality.suites.folder.SuitesError
-            The configured folder of users' suites does not exist.
+        The configured folder of users' suites does not exist.
     """
     since = datetime.now(UTC) - timedelta(days=days)
     contracts = select_contracts(lake.contracts(), tables)

@@ -55,9 +55,9 @@ class QuarantineResult:
     Attributes
     ----------
     reasons
-            Number of rows by reason, as `ranklake.lake.contracts.edge.reject_reasons` returns it.
+        Number of rows by reason, as `ranklake.lake.contracts.edge.reject_reasons` returns it.
     files
-            Paths of the partition's scanned files, after the rewrite.
+        Paths of the partition's scanned files, after the rewrite.
     """
 
     reasons: Counter[str] = field(default_factory=Counter)
@@ -76,13 +76,13 @@ def compose_quarantine(
     Parameters
     ----------
     contract
-            Contract with the columns that the table has. Rows fail by its checks with ``on_fail: quarantine``.
-        parts
-            Partitions as scanned. Newer files are left to the next check, deleted files are skipped. Files that were
-            only merged since the scan replace the scanned ones.
-        report
-            Function from the removed rows of each partition to the rows of ``quality_results`` that the plan also
-            commits.
+        Contract with the columns that the table has. Rows fail by its checks with ``on_fail: quarantine``.
+    parts
+        Partitions as scanned. Newer files are left to the next check, deleted files are skipped. Files that were
+        only merged since the scan replace the scanned ones.
+    report
+        Function from the removed rows of each partition to the rows of ``quality_results`` that the plan also
+        commits.
     """
     now = datetime.now(UTC)
     removed_files: list[pa.Table] = []
@@ -141,11 +141,11 @@ def run_checks(
     ----------
     workers
         tables
-            Tables to check; by default all tables of these `kinds` in the lake.
-        workers
-            Scan partitions in parallel if there is enough work; by default this process scans.
-        again
-            Check all partitions. A check also reads other tables, which may have changed.
+        Tables to check; by default all tables of these `kinds` in the lake.
+    workers
+        Scan partitions in parallel if there is enough work; by default this process scans.
+    again
+        Check all partitions. A check also reads other tables, which may have changed.
 
     Raises
     ------

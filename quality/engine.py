@@ -88,13 +88,13 @@ class Verdict:
     Attributes
     ----------
     success
-            Whether all rows passed; None if the check could not be computed.
+        Whether all rows passed; None if the check could not be computed.
     checked, failed
-            Number of rows checked and failed; None for classified columns, where only `success` is requested.
+        Number of rows checked and failed; None for classified columns, where only `success` is requested.
     shown
-            A few failing values, only of operational numbers.
+        A few failing values, only of operational numbers.
     error
-            Why the check could not be computed; without details for classified columns.
+        Why the check could not be computed; without details for classified columns.
     """
 
     success: bool | None

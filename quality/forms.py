@@ -30,7 +30,7 @@ class Screen:
     Parameters
     ----------
     rows
-            Columns with the contract's types; text is dictionary-encoded.
+        Columns with the contract's types; text is dictionary-encoded.
     ranges
         Valid range of each metric.
     """

@@ -56,11 +56,11 @@ class Hashes:
     Parameters
     ----------
     columns
-            Columns of the key.
+        Columns of the key.
     rows
-            Expected number of rows.
+        Expected number of rows.
     held_bytes
-            Bytes of hashes that are sorted at a time. More hashes spill to files, each with a range of hashes.
+        Bytes of hashes that are sorted at a time. More hashes spill to files, each with a range of hashes.
     """
 
     def __init__(self, columns: "Sequence[str]", rows: int, held_bytes: int = HELD_BYTES) -> None:
@@ -141,7 +141,7 @@ class _Ranges:
     Parameters
     ----------
     most_rows
-            Number of rows whose numbers are held before they are marked. A quarter as many ranges are kept.
+        Number of rows whose numbers are held before they are marked. A quarter as many ranges are kept.
     """
 
     def __init__(self, most_rows: int) -> None:

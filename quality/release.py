@@ -64,9 +64,9 @@ class PassingRows:
     Attributes
     ----------
     places
-            Path and row number in ``rejects`` of each.
-        rows
-            The rows with the columns of their table.
+        Path and row number in ``rejects`` of each.
+    rows
+        The rows with the columns of their table.
     """
 
     table: str
@@ -175,13 +175,13 @@ def plan_release(
     Parameters
     ----------
     reason
-            Description of the fix.
-        tables
-            Tables to release; by default all.
-        day
-            Only partitions of this date, and rows and segments that were rejected or refused on it.
-        spool
-            Spool of the refused segments; without it no segment is released.
+        Description of the fix.
+    tables
+        Tables to release; by default all.
+    day
+        Only partitions of this date, and rows and segments that were rejected or refused on it.
+    spool
+        Spool of the refused segments; without it no segment is released.
 
     Raises `NothingToReleaseError`, `UnknownTableError`.
     """

@@ -40,17 +40,17 @@ class Incident:
     Attributes
     ----------
     severity
-            The highest severity of the check during the incident.
+        The highest severity of the check during the incident.
     opened, closed
-            Time of the check that found it, and of the check that found it over; None while it is open.
+        Time of the check that found it, and of the check that found it over; None while it is open.
     partitions
-            Dates of the affected partitions, in order.
+        Dates of the affected partitions, in order.
     rows_failed
-            The largest number of rows that failed at one time on these dates.
+        The largest number of rows that failed at one time on these dates.
     flaps
-            How often it closed and opened again.
+        How often it closed and opened again.
     message
-            The latest message of the check; no value of a classified column.
+        The latest message of the check; no value of a classified column.
     """
 
     table: str
@@ -134,34 +134,34 @@ class CheckResult:
     Attributes
     ----------
     check_run
-            Id of the call of `ranklake.quality.check.run_checks`.
+        Id of the call of `ranklake.quality.check.run_checks`.
     table, partition_date, table_version
-            The partition, and the version of the table that was read.
+        The partition, and the version of the table that was read.
     suite, expectation, column, check_id, severity
-            The check that was evaluated.
+        The check that was evaluated.
     status
-            passed; failed; errored (it could not be computed: the state of the data is unknown); skipped (there was no
-            value to check).
+        passed; failed; errored (it could not be computed: the state of the data is unknown); skipped (there was no
+        value to check).
     rows_checked, rows_failed, failed_ratio
-            Counts; None if nothing was checked.
+        Counts; None if nothing was checked.
     observed, message
-            Texts for people; no value of a classified column.
+        Texts for people; no value of a classified column.
     quarantined_rows
-            Rows moved to ``rejects`` for this check. A row that fails several checks is counted for the first.
+        Rows moved to ``rejects`` for this check. A row that fails several checks is counted for the first.
     files_sha256
-            `files_digest` of the partition's files after the check.
+        `files_digest` of the partition's files after the check.
     expected
-            The expectation in words; None if nothing was checked.
+        The expectation in words; None if nothing was checked.
     measured
-            Figures of the partition as JSON, for comparison by checks of later partitions; None for most kinds.
+        Figures of the partition as JSON, for comparison by checks of later partitions; None for most kinds.
     duration_s
-            Seconds of the partition's scan, for all its checks together; None if unknown.
+        Seconds of the partition's scan, for all its checks together; None if unknown.
     contract_version
-            Version of the contract; None in older results.
+        Version of the contract; None in older results.
     on_fail
-            Action after a failure; None in older results.
+        Action after a failure; None in older results.
     runs
-            Runs of the rows that failed, as a JSON list; None if no row failed or the runs are unknown.
+        Runs of the rows that failed, as a JSON list; None if no row failed or the runs are unknown.
     """
 
     check_run: str
@@ -229,13 +229,13 @@ class CheckReport:
     Attributes
     ----------
     check_run
-            Id of the call in ``quality_results``.
+        Id of the call in ``quality_results``.
     results
-            Results of the new partitions, by table and date.
+        Results of the new partitions, by table and date.
     unchanged
-            Number of partitions whose files and suite did not change since the last check; no check ran on them.
+        Number of partitions whose files and suite did not change since the last check; no check ran on them.
     standing
-            Failures on unchanged partitions: an earlier check found them, and their rows are still in the table.
+        Failures on unchanged partitions: an earlier check found them, and their rows are still in the table.
     """
 
     check_run: str
@@ -301,11 +301,11 @@ class LastCheck:
     Attributes
     ----------
     suite, files_sha256
-            The suite, and the digest of the checked files.
-        errored
-            Whether a check could not be computed, so that the partition has to be checked again.
-        open
-            Failures whose rows are still in the table; empty if the partition was deleted.
+        The suite, and the digest of the checked files.
+    errored
+        Whether a check could not be computed, so that the partition has to be checked again.
+    open
+        Failures whose rows are still in the table; empty if the partition was deleted.
     """
 
     suite: str

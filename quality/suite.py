@@ -92,25 +92,25 @@ class Expectation:
     Attributes
     ----------
     check
-            The check; its id identifies the results.
+        The check; its id identifies the results.
     kind
-            Class in ``great_expectations.expectations``; for a check of a whole partition, the class of the same
-            meaning.
+        Class in ``great_expectations.expectations``; for a check of a whole partition, the class of the same
+        meaning.
     classified
-            Whether it reads a column that is not operational. Values then appear in no result, log or error.
+        Whether it reads a column that is not operational. Values then appear in no result, log or error.
     numeric
-            Whether failing values may be shown: only numbers and times of operational columns, as text may contain
-            anything.
+        Whether failing values may be shown: only numbers and times of operational columns, as text may contain
+        anything.
     quarantines
-            Whether failing rows are moved to ``rejects``.
+        Whether failing rows are moved to ``rejects``.
     mostly
-            Share of checked rows that must pass; below 1 only in users' suites.
+        Share of checked rows that must pass; below 1 only in users' suites.
     asked
-            Request to Great Expectations about the whole partition, as JSON; empty if the scan computes the check.
+        Request to Great Expectations about the whole partition, as JSON; empty if the scan computes the check.
     refused
-            Reason why it cannot be computed on any partition; empty if it can.
+        Reason why it cannot be computed on any partition; empty if it can.
     where
-            Condition on the rows that are checked, in a user's suite; None for all rows.
+        Condition on the rows that are checked, in a user's suite; None for all rows.
     """
 
     check: "Check"
@@ -207,12 +207,12 @@ class Suite:
     Attributes
     ----------
     name
-            Table, contract version and a digest of all expectations and the editions of their kinds. Partitions are
-            checked again when it changes.
-        ranges
-            Valid range of each metric of the long table; empty for other tables.
-        version
-            Version of the contract.
+        Table, contract version and a digest of all expectations and the editions of their kinds. Partitions are
+        checked again when it changes.
+    ranges
+        Valid range of each metric of the long table; empty for other tables.
+    version
+        Version of the contract.
     """
 
     table: str

@@ -48,26 +48,26 @@ class Tally:
     Attributes
     ----------
     checked, failed
-            Number of rows checked and failed.
+        Number of rows checked and failed.
     seen
-            A few failing values (operational numbers), or the observation of a check of the whole partition.
+        A few failing values (operational numbers), or the observation of a check of the whole partition.
     error
-            Why the check could not be computed; empty if it could.
+        Why the check could not be computed; empty if it could.
     absent
-            Whether the table lacks one of its columns.
+        Whether the table lacks one of its columns.
     parts
-            Summaries of batches by a watch, until the watch is evaluated.
+        Summaries of batches by a watch, until the watch is evaluated.
     expected, measured, unknown
-            Expectation and measurements of a watch, or why it gave no verdict
-            (`ranklake.lake.contracts.checks.kind.WatchResult`).
+        Expectation and measurements of a watch, or why it gave no verdict
+        (`ranklake.lake.contracts.checks.kind.WatchResult`).
     again
-            Whether a watch left out data that are too recent.
+        Whether a watch left out data that are too recent.
     passed
-            The verdict, if the counts do not determine it.
+        The verdict, if the counts do not determine it.
     seconds
-            Seconds of the partition's scan.
+        Seconds of the partition's scan.
     runs
-            Runs of failed rows, for checks of severity error or critical.
+        Runs of failed rows, for checks of severity error or critical.
     """
 
     checked: int = 0
@@ -187,9 +187,9 @@ class FileTallies:
     Attributes
     ----------
     files
-            One tally per expectation, by path of the data file.
-        distinct
-            By check, paths of files whose rows together repeat no key; some may no longer be live.
+        One tally per expectation, by path of the data file.
+    distinct
+        By check, paths of files whose rows together repeat no key; some may no longer be live.
     """
 
     files: dict[str, list[Tally]] = field(default_factory=dict)

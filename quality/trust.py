@@ -39,15 +39,15 @@ class Input:
     Attributes
     ----------
     output_table, output_partition
-            The table and partition that were computed from it: the requested rollup, or a derived table in between.
+        The table and partition that were computed from it: the requested rollup, or a derived table in between.
     table, partition
-            The input.
+        The input.
     state
-            One of `STATES`, by the latest check of exactly these files.
+        One of `STATES`, by the latest check of exactly these files.
     checks
-            Ids of the checks that failed or errored.
+        Ids of the checks that failed or errored.
     is_released
-            Whether one of these checks holds partitions back, so that a person released this one.
+        Whether one of these checks holds partitions back, so that a person released this one.
     """
 
     output_table: str
@@ -69,8 +69,8 @@ def inputs_of(lake: "Lake", table: str, day: date | None = None, run: str | None
     Parameters
     ----------
     day, run
-            Select the rows; by default all. For a rollup over whole runs, inputs count from the day before such a row
-            begins to the day after it ends.
+        Select the rows; by default all. For a rollup over whole runs, inputs count from the day before such a row
+        begins to the day after it ends.
 
     Raises `UnknownTableError` where no rollup has this name.
     """

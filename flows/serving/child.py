@@ -1,4 +1,4 @@
-"""A child process of ``ranklake up``: on a leash, its words passed on without secrets, started again when it dies."""
+"""A child process of ``ranklake up``: ends with its parent, restarts after a crash; its output is redacted."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from ranklake.redaction.redact import redact
 
 SHORTEST_S: Final = 1.0
 LONGEST_S: Final = 60.0
-"""Bounds of the pause before a child that died is started again; it doubles until one lived for `LONGEST_S`."""
+"""Bounds of the pause before a restart in seconds. It doubles until a child has lived for `LONGEST_S`."""
 _LINE_BYTES: Final = 1 << 20
 _CHAINED: Final = ("The above exception was the direct cause", "During handling of the above exception")
 LEASH: Final = (sys.executable, "-m", "ranklake.flows.serving.leash")
@@ -26,20 +26,20 @@ LEASH: Final = (sys.executable, "-m", "ranklake.flows.serving.leash")
 
 @dataclass(slots=True)
 class Child:
-    """A program that is kept running.
+    """A program that is restarted when it ends.
 
     Attributes
     ----------
     name
-        Shown before each of its lines.
+        Prefix of each of its output lines.
     command, environment
-        What runs, with what.
+        Arguments and environment variables.
     say
-        Takes what is to be reported.
+        Called with each line to report.
     last
-        Its last lines, to tell why it ended.
+        Its last lines, as the reason of its end.
     restarts
-        How often it was started again.
+        Number of restarts.
     """
 
     name: str
@@ -54,46 +54,46 @@ class Child:
     _reader: "asyncio.Task[None] | None" = None
 
     async def start(self) -> None:
-        """Start it."""
+        """Start the process."""
         self._began = time.monotonic()
         self.process = await start_on_leash(self.command, self.environment, _LINE_BYTES, asyncio.subprocess.STDOUT)
         self._reader = asyncio.create_task(self._pass_on())
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
         return self.process is not None and self.process.returncode is None
 
     async def wait_for_end(self) -> str:
-        """Wait until it ends, and return how."""
+        """Wait until the process ends, and return how it ended, in words."""
         assert self.process is not None
         code = await self.process.wait()
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def next_pause_s(self) -> float:
-        """Return how long to wait before it is started again."""
+        """Return the pause before the next restart, in seconds."""
         if time.monotonic() - self._began > LONGEST_S:
             self.pause_s = SHORTEST_S
         result, self.pause_s = self.pause_s, min(2 * self.pause_s, LONGEST_S)
         return result
 
     def pids(self) -> set[int]:
-        """Return its process id and those of all below it."""
+        """Return the ids of the process and its descendants."""
         if self.process is None:
             return set()
         try:
             first = psutil.Process(self.process.pid)
-            return {first.pid, *(one.pid for one in first.children(recursive=True))}
+            return {first.pid, *(child.pid for child in first.children(recursive=True))}
         except psutil.NoSuchProcess:
             return set()
 
     def kill_all(self) -> None:
-        """Kill it and everything that it started."""
+        """Kill the process and its descendants."""
         if self.process is not None:
             kill_tree(self.process.pid)
 
     async def stop(self, grace_s: float) -> None:
-        """Ask it to end; kill it and what it started if it has not after `grace_s` seconds."""
+        """Send SIGTERM; after `grace_s` seconds kill the process and its descendants."""
         if self.process is None:
             return
         if self.alive and grace_s:
@@ -113,7 +113,7 @@ class Child:
         while True:
             try:
                 line = await self.process.stdout.readline()
-            except ValueError:  # longer than a line may be
+            except ValueError:  # longer than `_LINE_BYTES`
                 continue
             if not line:
                 return
@@ -125,13 +125,13 @@ class Child:
 
 @dataclass(slots=True)
 class TracebackFilter:
-    """Drops traceback lines; of a chain of errors it keeps the first, which caused the rest."""
+    """Drops lines of tracebacks. Of chained errors it keeps the message of the first, which is the cause."""
 
     _frames: bool = False
     _chained: bool = False
 
     def keeps(self, line: str) -> bool:
-        """Return whether a line is to be reported."""
+        """Return whether a line is kept."""
         if line.startswith(_CHAINED):
             self._chained = True
             return False
@@ -148,7 +148,7 @@ class TracebackFilter:
 async def start_on_leash(
     command: Sequence[str], environment: Mapping[str, str], limit: int, stderr: int = asyncio.subprocess.PIPE
 ) -> asyncio.subprocess.Process:
-    """Start a program in a session of its own, which ends with us: Ctrl-C in a terminal reaches the parent alone."""
+    """Start a program in a new session that ends with this process; Ctrl-C in a terminal reaches the parent only."""
     return await asyncio.create_subprocess_exec(
         *LEASH,
         str(os.getpid()),
@@ -163,25 +163,25 @@ async def start_on_leash(
 
 
 def kill_tree(pid: int) -> None:
-    """Kill a process and all below it with SIGKILL."""
+    """Kill a process and its descendants with SIGKILL."""
     try:
         first = psutil.Process(pid)
-        family = [first, *first.children(recursive=True)]
+        processes = [first, *first.children(recursive=True)]
     except psutil.NoSuchProcess:
         return
-    for item in family:
+    for item in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             item.kill()
 
 
 def kill_left_behind(mark: str, value: str, but: Container[int] = ()) -> int:
-    """Kill every process of this user whose environment says that it belongs to us, but this one; return how many."""
+    """Kill every process of this user with this environment variable, except this process tree; return how many."""
     me = psutil.Process()
-    mine = {me.pid, *(one.pid for one in me.parents())}
+    ancestors = {me.pid, *(parent.pid for parent in me.parents())}
     result = 0
     for item in psutil.process_iter():
         try:
-            if item.pid not in mine and item.pid not in but and item.environ().get(mark) == value:
+            if item.pid not in ancestors and item.pid not in but and item.environ().get(mark) == value:
                 item.kill()
                 result += 1
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):

@@ -1,7 +1,7 @@
-"""Environment of the processes of ``ranklake up``: Prefect's settings, as variables.
+"""Environment variables of the processes of ``ranklake up``: Prefect's settings.
 
-The server alone learns where the database is, since an address may carry a password. Prefect reads its settings when
-it is imported, so what imports it comes after `adopt`.
+Only the server gets the address of the database, since it may contain a password. Prefect reads its settings at import,
+so modules that import Prefect are imported after `adopt`.
 """
 
 import os
@@ -17,14 +17,14 @@ from ranklake.redaction.redact import has_credential
 from ranklake.segments.references import SecretError, is_reference, read_reference
 
 MARK: Final = "RANKLAKE_UP"
-"""Variable that every process of an ``up`` has: its home. What is left behind is found by it."""
+"""Variable in every process of an ``up``, with its home. Processes left behind are found by it."""
 LEASES: Final = "concurrency_leases"
-"""Folder in the home where Prefect keeps leases as files."""
+"""Folder in the home where Prefect stores leases."""
 _AUTH: Final = "PREFECT_SERVER_API_AUTH_STRING"
 _METRICS: Final = "PREFECT_SERVER_METRICS_ENABLED"
 _CERTIFICATES: Final = "PREFECT_API_SSL_CERT_FILE"
 _KEPT: Final = (_AUTH, _METRICS)
-"""Settings of the user's that count: who may use the server, and whether it answers Prometheus at ``/api/metrics``."""
+"""Settings of the user that are kept: the server's password, and whether it answers Prometheus at ``/api/metrics``."""
 _EVERYBODY: Final = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
@@ -36,7 +36,7 @@ _EVERYBODY: Final = {
 _SERVER: Final = {
     "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
     "PREFECT_LOGGING_LEVEL": "WARNING",
-    # In memory by default: a server that is killed would then never give back what was held by leases.
+    # The default keeps leases in memory: after a kill of the server they would never be released.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
 _WORKER: Final = {
@@ -47,21 +47,21 @@ _WORKER: Final = {
 
 
 class DatabaseError(RanklakeError):
-    """A reference that gives no database address. The message holds nothing that was read."""
+    """A reference to the database's address that cannot be read. The message contains nothing of what was read."""
 
 
 class HostError(RanklakeError):
-    """Others could reach the server, and it asks nobody for a password."""
+    """The server would be reachable by others without a password."""
 
 
 def url_of(host: str, port: int) -> str:
-    """Return the address under which a server that listens there is found from this machine."""
+    """Return the address by which this machine reaches a server that listens at a host and port."""
     result = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104 - read
     return f"http://{result}:{port}"
 
 
 def check_host(host: str, environ: Mapping[str, str]) -> None:
-    """Raise `HostError` where others may reach the server without a password: who does may run any flow."""
+    """Raise `HostError` if others can reach the server without a password: they could run any flow."""
     try:
         loopback = host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -72,12 +72,12 @@ def check_host(host: str, environ: Mapping[str, str]) -> None:
 
 
 def common_variables(home: Path, url: str) -> dict[str, str]:
-    """Return the variables of every process, this one too."""
+    """Return the variables of every process of an ``up``, including this one."""
     return {**_EVERYBODY, "PREFECT_HOME": str(home), "PREFECT_API_URL": f"{url}/api", MARK: str(home)}
 
 
 def adopt(home: Path, url: str) -> None:
-    """Put it into this process's environment, before anything imports Prefect. Profiles of the user's do not count."""
+    """Set the variables of this process, before Prefect is imported. The user's Prefect settings are removed."""
     kept = {name: os.environ[name] for name in _KEPT if os.environ.get(name)}
     for name in [name for name in os.environ if name.startswith("PREFECT_")]:
         del os.environ[name]
@@ -87,10 +87,10 @@ def adopt(home: Path, url: str) -> None:
 
 
 def _authority(home: Path) -> Path:
-    """Return a file of one of the certificate authorities that are trusted.
+    """Write a file with one of the trusted certificate authorities, and return its path.
 
-    Prefect reads its file of all of them for each of a run's dozens of clients, though they speak plain HTTP to the
-    server here: that took a quarter of an idle run's CPU time.
+    Prefect reads its whole file for each of the dozens of clients of a run, although they use plain HTTP here. That
+    took a quarter of the CPU time of an idle run.
     """
     place = home / "authority.pem"
     first, end, _ = certifi.contents().partition("-----END CERTIFICATE-----")
@@ -99,23 +99,23 @@ def _authority(home: Path) -> Path:
 
 
 def for_server(url: str, database: str) -> dict[str, str]:
-    """Return the environment of the server: all variables of this process, and the database."""
+    """Return the environment of the server: the variables of this process, and the database."""
     environment = {**os.environ, **_SERVER, "PREFECT_UI_API_URL": f"{url}/api"}
     return {**environment, "PREFECT_SERVER_DATABASE_CONNECTION_URL": database} if database else environment
 
 
 def for_worker() -> dict[str, str]:
-    """Return the further variables of the worker, which each flow run inherits."""
+    """Return the environment of the worker, which flow runs inherit."""
     return {**os.environ, **_WORKER}
 
 
 def database_url(reference: str) -> str:
-    """Return the address of the database: SQLite in the home where the reference is empty. Raises `DatabaseError`.
+    """Return the address of the database, or ``""`` for SQLite in the home. Raises `DatabaseError`.
 
     Parameters
     ----------
     reference
-        Where it is, as `ranklake.segments.references` reads it, or the address itself if no password stands in it.
+        Reference to the address, as `ranklake.segments.references` reads it, or an address without password.
     """
     where, result = "--database", reference
     hint = "write it into a file and name that: --database file:/path, or env:NAME"

@@ -1,11 +1,11 @@
-"""Health of ``ranklake up``: looks at lake and server again and again, and answers ``/metrics`` and ``/healthz``.
+"""Health of ``ranklake up``: probes lake and server at an interval, and serves ``/metrics`` and ``/healthz``.
 
-    up ──every HealthSection.every_s──▶ ranklake metrics --json, forked from the warm process, killed where it hangs
+    up ──every HealthSection.every_s──▶ ranklake metrics --json, forked from the warm process, killed if it hangs
        │                                   └──▶ samples in memory
-       └─ no flow can run, at two looks ──▶ ranklake alerts round, without its heartbeat: people are told
-    scrape ──▶ endpoint's thread ──▶ samples of the last look, and how the children are now
+       └─ no flow can run, at two probes ──▶ ranklake alerts round, without its heartbeat: receivers are alerted
+    scrape ──▶ endpoint's thread ──▶ samples of the last probe, and the present state of the children
 
-So a scrape reads no lake and waits for nobody, and a look that hangs costs a process that is killed.
+So a scrape reads no lake and never waits, and a probe that hangs is killed.
 """
 
 import asyncio
@@ -34,31 +34,31 @@ if TYPE_CHECKING:
     from ranklake.config.settings import HealthSection
 
 LIMIT_S: Final = 30
-"""What a look is given; it is killed after twice as long."""
+"""Time limit of a probe in seconds; its process is killed after twice as long."""
 LATE: Final = 3
-"""As many times `HealthSection.every_s` after a look, what it found says nothing of the present any more."""
+"""Multiple of `HealthSection.every_s` after which the samples are out of date."""
 _MOST_BYTES: Final = 1 << 22
 ROUND_S: Final = 180
-"""What a round of alerts is given: its receivers have 64 s, queries 30 s each."""
+"""Time limit of a round of alerts in seconds: receivers have 64 s, queries 30 s each."""
 _FLOWS_NEED: Final = frozenset({"server", "worker", "prefect", "pool"})
-"""Checks that mean, where they fail, that no flow runs: nor one that tells somebody."""
+"""Checks whose failure means that no flow can run, not even the one that sends alerts."""
 
 
 class Health:
-    """What was found at the last look, and how the children are.
+    """Samples of the last probe, and the state of the children.
 
     Parameters
     ----------
     children
-        By name: the server and the worker.
+        Server and worker, by name.
     home
         Folder of this ``ranklake up``.
     given
-        Options of ``ranklake metrics`` and ``ranklake alerts round``: of which lake.
+        Options of ``ranklake metrics`` and ``ranklake alerts round`` that select the lake.
     environment
-        Of the looks.
+        Environment variables of the probes.
     section
-        How often to look, and what is nearly full.
+        Interval of the probes, and the limit of free disk space.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class Health:
         self._was_out, self._untold = False, ""
 
     async def keep_looking(self) -> None:
-        """Look again and again, until cancelled; tell receivers of alerts while flows cannot."""
+        """Probe at an interval until cancelled; send alerts while flows cannot."""
         while True:
             await self.look()
             is_out = any(problem.check in _FLOWS_NEED for problem in self.problems())
-            if is_out and self._was_out:  # what is started again by the next look is no outage
+            if is_out and self._was_out:  # a child that is restarted before the next probe is no outage
                 await self._tell_receivers()
             elif not is_out:
                 self._untold = ""
@@ -93,7 +93,7 @@ class Health:
             await asyncio.sleep(self._section.every_s)
 
     async def _tell_receivers(self) -> None:
-        """Do a round of alerts in a process of its own; one that does not end is killed. The next look tries again."""
+        """Run a round of alerts in a process, which is killed after `ROUND_S` seconds. The next probe tries again."""
         process = await start_on_leash(self._round, self._environment, _MOST_BYTES)
         try:
             _, error = await asyncio.wait_for(process.communicate(), ROUND_S)
@@ -106,7 +106,7 @@ class Health:
                 await process.wait()
 
     async def look(self) -> None:
-        """Look once, in a process of its own; one that does not end is killed."""
+        """Probe once in a process, which is killed after twice `LIMIT_S` seconds."""
         process = await start_on_leash(self._command, self._environment, _MOST_BYTES)
         try:
             out, error = await asyncio.wait_for(process.communicate(), 2 * LIMIT_S)
@@ -118,40 +118,40 @@ class Health:
                 kill_tree(process.pid)
                 await process.wait()
         try:
-            self._samples = [_sample(each) for each in json.loads(out)["samples"] if each["metric"] in BY_NAME]
+            self._samples = [_sample(facts) for facts in json.loads(out)["samples"] if facts["metric"] in BY_NAME]
         except (ValueError, KeyError, TypeError):
             self._fault = f"a look at the lake came to nothing: {_last_line(error, process.returncode)}"
             return
         self._looked, self._looked_ts, self._fault = time.monotonic(), time.time(), ""
 
     def answer(self, path: str) -> Answer | None:
-        """Answer a request for ``/metrics`` or ``/healthz``: None for all else. Called in other threads."""
+        """Answer a request for ``/metrics`` or ``/healthz``; None for other paths. Called in other threads."""
         name = path.partition("?")[0]
         if name == "/metrics":
             return Answer(CONTENT_TYPE, exposition([*self._own(), *self._samples]).encode())
         if name != "/healthz":
             return None
-        wrong = self.problems()
+        problems = self.problems()
         facts = {
-            "healthy": not wrong,
+            "healthy": not problems,
             "looked": self._looked_ts,
-            "problems": [{"check": each.check, "what": each.message, "since_s": each.since_s} for each in wrong],
+            "problems": [{"check": item.check, "what": item.message, "since_s": item.since_s} for item in problems],
         }
-        status = HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK
+        status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
         return Answer("application/json", (json.dumps(facts) + "\n").encode(), status)
 
     def problems(self) -> list[Problem]:
-        """Return what is wrong now with the children, and at the last look with the rest."""
-        wrong = [Problem(name, f"the {name} {state}") for name, state in self._states() if state]
+        """Return the present problems of the children, and those of the last probe."""
+        result = [Problem(name, f"the {name} {state}") for name, state in self._states() if state]
         if self._untold:
-            wrong.append(Problem("alerts", f"nobody is told that no flow runs: {self._untold}"))
+            result.append(Problem("alerts", f"nobody is told that no flow runs: {self._untold}"))
         age_s = time.monotonic() - self._looked
         if self._looked_ts is None:
-            return [*wrong, Problem("look", self._fault, age_s)]
-        wrong += problems(self._samples, self._section.disk_free_ratio)
+            return [*result, Problem("look", self._fault, age_s)]
+        result += problems(self._samples, self._section.disk_free_ratio)
         if age_s > LATE * self._section.every_s + LIMIT_S:
-            wrong.append(Problem("look", self._fault or "the looks at the lake stopped", age_s))
-        return wrong
+            result.append(Problem("look", self._fault or "the looks at the lake stopped", age_s))
+        return result
 
     def _own(self) -> Iterator[Sample]:
         for name, state in self._states():
@@ -168,7 +168,7 @@ _ROUND: Final = (sys.executable, "-m", "ranklake", "alerts", "round", "--no-hear
 
 
 def child_state(child: Child) -> str:
-    """Return what is wrong with a child, in words; empty while it runs."""
+    """Return the fault of a child in words; empty while it runs."""
     process = child.process
     if process is None:
         return "is not started yet"

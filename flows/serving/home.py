@@ -1,12 +1,12 @@
-"""The home of ``ranklake up``: a folder of one user, and of one process at a time.
+"""The home of ``ranklake up``: a folder of one user, used by one process at a time.
 
-    <home>/up.json        who serves it; locked as long as that process lives, however it ends
-    <home>/prefect.db     Prefect's database, unless it is elsewhere
-    <home>/without.toml   a configuration that says nothing, for runs where there is none
+    <home>/up.json        the serving process; locked while it lives, however it ends
+    <home>/prefect.db     Prefect's database, unless another one is configured
+    <home>/without.toml   an empty configuration, for runs without a configuration file
     <home>/authority.pem  the one certificate that Prefect's clients read (`ranklake.flows.serving.environment`)
-    <home>/…              what else Prefect keeps
+    <home>/…              further files of Prefect
 
-The lock is the kernel's, so a file that a killed process left behind says nothing and hinders nobody.
+The kernel holds the lock, so the file of a killed process does not block the next one.
 """
 
 import fcntl
@@ -45,17 +45,17 @@ class HomeTakenError(HomeError):
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A home folder, held by this process."""
+    """A home folder that this process has locked."""
 
     folder: Path
     _fd: int
 
     @classmethod
     def take(cls, folder: Path, url: str) -> Self:
-        """Make the folder, for nobody else to read, and hold it.
+        """Create the folder, readable by its owner only, and lock it.
 
-        Raises `HomeTakenError` where a living process has it, `HomeError` where it cannot be written, is another's, or
-        is open to others and holds something else: those would be shut out.
+        Raises `HomeTakenError` if a living process has locked it. Raises `HomeError` if the folder cannot be written,
+        belongs to another user, or is open to others and has other files: making it private would lock their users out.
         """
         place = folder.absolute() / LOCK
         try:
@@ -83,7 +83,7 @@ class Home:
         return cls(folder.absolute(), fd)
 
     def empty_config(self) -> Path:
-        """Return a configuration file that says nothing, so that runs without one read the environment."""
+        """Write an empty configuration file and return its path, so that runs without a file read the environment."""
         place = self.folder / EMPTY_CONFIG  # a ranklake.toml in this folder is somebody's own
         place.write_text(
             "# ranklake up found no ranklake.toml where it was started: variables count.\n", encoding="utf-8"
@@ -91,14 +91,14 @@ class Home:
         return place
 
     def release(self) -> None:
-        """Give the home up."""
+        """Release the lock."""
         os.close(self._fd)
 
 
 def served_at(folder: Path) -> str:
-    """Return the address that a living process of this machine serves a home at; empty if there is none.
+    """Return the address at which a living process of this machine serves a home; empty if there is none.
 
-    Asked without the lock: taking it, however shortly, could refuse a process that starts just then.
+    The lock is not tried: holding it for a moment could refuse a process that starts just then.
     """
     try:
         fd = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -109,13 +109,13 @@ def served_at(folder: Path) -> str:
     finally:
         os.close(fd)
     pid, host = holder.get("pid"), holder.get("host")
-    lives = isinstance(pid, int) and pid > 0 and host == socket.gethostname() and Path(f"/proc/{pid}").exists()
-    return str(holder.get("url", "")) if lives else ""
+    is_alive = isinstance(pid, int) and pid > 0 and host == socket.gethostname() and Path(f"/proc/{pid}").exists()
+    return str(holder.get("url", "")) if is_alive else ""
 
 
 def _read(fd: int) -> dict[str, object]:
     try:
         result = json.loads(os.pread(fd, _MOST_BYTES, 0))
-    except (OSError, ValueError):  # being written right now
+    except (OSError, ValueError):  # it is being written
         return {}
     return result if isinstance(result, dict) else {}

@@ -1,7 +1,7 @@
-"""Flow runs that nobody carries out any more, and runs that came due while nobody was there.
+"""Flow runs that have lost their process, and runs that became due while ``ranklake up`` was down.
 
-A run is carried out by a process that has its id in its environment. So one that the server calls Pending or Running
-and that has no process is lost: it is marked Crashed, with what it had begun, and its deployment's slot is free again.
+The process of a run has the run's id in its environment. A run that is Pending or Running on the server and has no
+process is lost: it is marked Crashed with its tasks and sub-flows, and its deployment is unblocked.
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ _BEGUN: Final = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 
 
 def running_ids(mark: str, value: str) -> set[str]:
-    """Return the ids of flow runs that processes with a mark in their environment carry out."""
+    """Return the ids of flow runs whose processes have an environment variable `mark` with this value."""
     result = set()
     for item in psutil.process_iter():
         try:
@@ -48,7 +48,7 @@ def running_ids(mark: str, value: str) -> set[str]:
 
 
 async def begun(client: "PrefectClient", deployments: Iterable[UUID]) -> list[Any]:
-    """Return the runs of some deployments that the server believes are begun and not ended."""
+    """Return the runs of some deployments that have started and not ended, according to the server."""
     return await client.read_flow_runs(
         flow_run_filter=FlowRunFilter(
             deployment_id=FlowRunFilterDeploymentId(any_=list(deployments)),
@@ -59,17 +59,17 @@ async def begun(client: "PrefectClient", deployments: Iterable[UUID]) -> list[An
 
 
 async def left_below(client: "PrefectClient") -> list[Any]:
-    """Return runs that have tasks or sub-flows which are begun, and that were themselves cut off.
+    """Return ended runs that were cut off and have active tasks or sub-flows.
 
-    Whoever reports a killed run's end, as Prefect's worker does, says nothing of what is below it.
+    Prefect's worker reports the end of a killed run, but not of its tasks and sub-flows.
     """
-    cut = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CRASHED, StateType.CANCELLED]))
+    cut_off = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CRASHED, StateType.CANCELLED]))
     tasks = await client.read_task_runs(
-        flow_run_filter=FlowRunFilter(state=cut),
+        flow_run_filter=FlowRunFilter(state=cut_off),
         task_run_filter=TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=_BEGUN))),
         limit=_MOST,
     )
-    above = {one.flow_run_id for one in tasks if one.flow_run_id is not None}
+    parents = {task.flow_run_id for task in tasks if task.flow_run_id is not None}
     subflows = await client.read_flow_runs(
         flow_run_filter=FlowRunFilter(
             parent_task_run_id=FlowRunFilterParentTaskRunId(is_null_=False),
@@ -79,41 +79,41 @@ async def left_below(client: "PrefectClient") -> list[Any]:
     )
     for subflow in subflows:
         assert subflow.parent_task_run_id is not None
-        parent = (await client.read_task_run(subflow.parent_task_run_id)).flow_run_id
-        if parent is not None:
-            above.add(parent)
-    if not above:
+        parent_id = (await client.read_task_run(subflow.parent_task_run_id)).flow_run_id
+        if parent_id is not None:
+            parents.add(parent_id)
+    if not parents:
         return []
     return await client.read_flow_runs(
-        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=list(above)), state=cut), limit=_MOST
+        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=list(parents)), state=cut_off), limit=_MOST
     )
 
 
 async def end(client: "PrefectClient", run: Any, kind: StateType, message: str) -> None:  # noqa: ANN401 - Prefect's
-    """Put a lost run, its sub-flows and their tasks into an end state; the state is not asked whether it may change."""
-    family = [run.id]
+    """Force a lost run, its sub-flows and their tasks into an end state."""
+    run_ids = [run.id]
     below = [run.id]
     while below:
         parents = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=below))
-        below = [one.id for one in await client.read_flow_runs(flow_run_filter=parents, limit=_MOST)]
-        family += below
+        below = [child.id for child in await client.read_flow_runs(flow_run_filter=parents, limit=_MOST)]
+        run_ids += below
     tasks = await client.read_task_runs(
-        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=family)),
+        flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=run_ids)),
         task_run_filter=TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=_BEGUN))),
         limit=_MOST,
     )
     for task in tasks:
         await client.set_task_run_state(task.id, State(type=kind, message=message), force=True)
-    for item in reversed(family):
-        result = await client.read_flow_run(item)
+    for run_id in reversed(run_ids):
+        result = await client.read_flow_run(run_id)
         if result.state is not None and not result.state.is_final():
-            await client.set_flow_run_state(item, State(type=kind, message=message), force=True)
+            await client.set_flow_run_state(run_id, State(type=kind, message=message), force=True)
 
 
 async def collapse_overdue(client: "PrefectClient", deployments: Iterable[UUID]) -> tuple[int, set[UUID]]:
-    """Leave the newest of the runs of each deployment that came due while nobody was there.
+    """Delete all overdue runs of each deployment, except the newest.
 
-    Returns how many were deleted, and which deployments have one that waits.
+    Returns the number of deleted runs, and the deployments with a waiting run.
     """
     deleted, waiting = 0, set()
     for deployment in deployments:
@@ -126,7 +126,7 @@ async def collapse_overdue(client: "PrefectClient", deployments: Iterable[UUID])
 
 
 async def free_limits(client: "PrefectClient") -> None:
-    """Give back what killed runs hold of limits. Only where nothing runs: their leases must be gone already."""
+    """Release the slots that killed runs hold of limits. Only call it while no run is active and leases are deleted."""
     for limit in await client.read_global_concurrency_limits(limit=_MOST):
         if limit.active_slots:
             await client.update_global_concurrency_limit(limit.name, GlobalConcurrencyLimitUpdate(active_slots=0))

@@ -1,9 +1,9 @@
-"""The app of Prefect's server, whose garbage is collected outside its event loop.
+"""The app of Prefect's server, with garbage collection in a thread.
 
-A request that is cut off while SQLite answers leaves a cursor behind, in a cycle of references. Whoever frees it needs
-the mutex of its connection, and a thread that waits for SQLite's write lock holds that mutex for up to a minute. Where
-the event loop frees it, nothing is answered meanwhile, not even the request that holds the write lock. So a thread
-does, and the event loop never.
+A request that is cut off during a query of SQLite leaves a cursor in a cycle of references. Freeing the cursor needs
+the mutex of its connection, which a thread that waits for SQLite's write lock holds for up to a minute. In the event
+loop that would block all requests, including the one that holds the write lock. So only a separate thread collects
+garbage.
 """
 
 import gc
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 _YOUNG_S: Final = 1.0
 _ALL_EVERY: Final = 60
-"""Of so many collections of young objects, one is of all objects."""
+"""One of this many collections is a full one; the others collect young objects."""
 
 
 def create_app() -> "FastAPI":
-    """Return the app of Prefect's server, as uvicorn's factory; from now on a thread collects garbage."""
+    """Return the app of Prefect's server, for uvicorn's factory, and start the collecting thread."""
     from prefect.server.api.server import create_app as prefect_app  # settings come from the environment at import
 
     app = prefect_app()
-    gc.freeze()  # what is here lives as long as the process
+    gc.freeze()  # these objects live as long as the process
     collect_in_a_thread()
     return app
 
 
 def collect_in_a_thread() -> None:
-    """Collect garbage in a thread of its own alone, for the rest of the process."""
+    """Collect garbage only in a daemon thread, for the rest of the process."""
     gc.disable()
     threading.Thread(target=_collect, name="garbage", daemon=True).start()
 

@@ -1,13 +1,13 @@
 """``ranklake up``: starts a Prefect server and a worker, registers all deployments, and keeps both alive.
 
-    up ──┬─▶ server    uvicorn, Prefect's API and UI, the scheduler      started again when it dies
-         ├─▶ warm      forks flow runs (`ranklake.flows.serving.warm`)   likewise; until then runs start by themselves
-         └─▶ worker ──▶ flow run ──▶ Dask workers                        likewise; what it ran is marked Crashed
+    up ──┬─▶ server    uvicorn, Prefect's API and UI, the scheduler      restarted when it ends
+         ├─▶ warm      forks flow runs (`ranklake.flows.serving.warm`)   restarted; meanwhile runs start without it
+         └─▶ worker ──▶ flow run ──▶ Dask workers                        restarted; its runs are marked Crashed
          every LOOK_S seconds: runs without a process are marked Crashed
-         ──▶ /metrics, /healthz: of the last look at the lake (`ranklake.flows.serving.health`)
+         ──▶ /metrics, /healthz: of the last probe of the lake (`ranklake.flows.serving.health`)
 
-All of them are on a leash (`ranklake.flows.serving.leash`): whoever loses its parent dies. What is cut off is made up
-for by the next run, since the lake converges when it is killed anywhere.
+All these processes end with their parent (`ranklake.flows.serving.leash`). The next run completes the work of one that
+was killed, because the lake stays consistent.
 """
 
 import asyncio
@@ -53,12 +53,12 @@ _READY_POLL_S: Final = 0.2
 _STOP_S: Final = 5.0
 _TELL_S: Final = 10.0
 _AWAY: Final = (httpx.HTTPError, PrefectException, OSError, RuntimeError)
-"""What a client raises while the server is away or is being started again."""
+"""Errors of a client while the server is unreachable or restarts."""
 _LOST: Final = "its process is gone; the next run goes on where it stopped"
 _STOPPED: Final = "ranklake up was stopped; the next run goes on where it stopped"
 _DATABASE_AWAY: Final = "the server cannot reach its database; start it, or wait: runs go on by themselves afterwards"
 _DATABASE_BACK: Final = "the server reaches its database again"
-_WHY: Final = {
+_REASONS: Final = {
     "address already in use": ("the port is taken", "name another by --port"),
     "database is locked": ("the database is locked by another process", "stop what uses it, and start again"),
     "Can't locate revision": ("the database was made by another version of Prefect", "name another --home"),
@@ -71,21 +71,21 @@ _WHY: Final = {
 
 
 class UpError(RanklakeError):
-    """It cannot be started, and nothing is left running."""
+    """``ranklake up`` cannot start. No process is left running."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsPlace:
-    """Where and how ``/metrics`` and ``/healthz`` are served.
+    """Address of ``/metrics`` and ``/healthz``.
 
     Attributes
     ----------
     host, port
-        To listen at; port 0 serves nothing.
+        Address to listen at; port 0 disables them.
     is_asked_for
-        Whether somebody named the port: one that is taken is then an error, not a line.
+        Whether the user named the port: if it is taken, that is an error instead of a message.
     section
-        How often to look, and what is nearly full.
+        Interval of the probes, and the limit of free disk space.
     """
 
     host: str
@@ -96,20 +96,20 @@ class MetricsPlace:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be served, and where.
+    """Options of ``ranklake up``.
 
     Attributes
     ----------
     home, host, port, database
-        Of the server; see `ranklake.flows.serving.environment`.
+        Home folder, address and database of the server; see `ranklake.flows.serving.environment`.
     settings
         Parameters of all deployments.
     lake
-        URI, as the flows will find it.
+        URI of the lake, as the flows open it.
     every_s
-        How often the pipeline runs.
+        Interval of the pipeline in seconds.
     metrics
-        Where ``/metrics`` and ``/healthz`` are served.
+        Address of ``/metrics`` and ``/healthz``.
     """
 
     home: Path
@@ -123,12 +123,12 @@ class Plan:
 
     @property
     def url(self) -> str:
-        """Where processes of this machine find the server."""
+        """Address of the server for processes on this machine."""
         return url_of(self.host, self.port)
 
 
 def check_port(host: str, port: int) -> None:
-    """Raise `UpError` if something listens there already."""
+    """Raise `UpError` if the port is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -140,7 +140,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def serve(plan: Plan, say: Callable[[str], None]) -> None:
-    """Serve until SIGINT, SIGTERM or SIGHUP. Raises `UpError` if it cannot be started."""
+    """Serve until SIGINT, SIGTERM or SIGHUP. Raises `UpError` if the start fails."""
     kill_left_behind(MARK, str(plan.home))
     shutil.rmtree(plan.home / LEASES, ignore_errors=True)  # their holders are dead now
     check_port(plan.host, plan.port)
@@ -179,7 +179,7 @@ class _Services:
                 await self._end(server, warm, worker)
 
     async def _ready(self, server: Child) -> bool:
-        """Wait until the server answers; False when stopped before. Raises `UpError` when it ends instead."""
+        """Wait until the server answers; return False if stopped before. Raises `UpError` if the server ends."""
         async with httpx.AsyncClient() as client:
             while server.alive and not self.stop.is_set():
                 with contextlib.suppress(httpx.HTTPError):
@@ -191,50 +191,50 @@ class _Services:
         raise _end_reason(await server.wait_for_end(), list(server.last))
 
     async def _prepare(self, client: "PrefectClient") -> list[RegisterResult]:
-        """Register everything, and put away what an earlier process left."""
+        """Register all deployments, and clean up after an earlier process."""
         template = ProcessWorker.get_default_base_job_template()
         with contextlib.suppress(ObjectAlreadyExists):
             await client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
         command = [*LEASH, MARK, *run_command(self.plan.home, "prefect.engine")]
         variables = {"command": shlex.join(command), "working_dir": str(Path.cwd())}
         plan = self.plan
-        result = deployments(plan.every_s)
+        all_deployments = deployments(plan.every_s)
         try:
-            done = await register(client, result, plan.settings, POOL, variables, lake=plan.lake)
+            registered = await register(client, all_deployments, plan.settings, POOL, variables, lake=plan.lake)
         except NoLakeError as error:
             raise UpError(error.what, where=error.where, hint=error.hint) from None
         except ForeignDeploymentError as error:
             hint = "a home serves one lake: name another by --home and --port, or the lake that it served before"
             raise UpError(error.what, where=error.where, hint=hint) from None
-        self.ids = [one.id for one in done if one.id is not None]
-        await self._end_lost(client, at_once=True)
+        self.ids = [item.id for item in registered if item.id is not None]
+        await self._end_lost(client, immediately=True)
         await free_limits(client)
         dropped, waiting = await collapse_overdue(client, self.ids)
         if dropped:
             self.say(f"{dropped} runs came due while it was down; one run of each deployment makes up for them")
-        for item in done:
+        for item in registered:
             if item.action.startswith(PAUSED):
                 self.say(f"{item.name} is {item.action}; delete it, or register it anew")
             if item.schedule.startswith("every") and item.id not in waiting and item.id is not None:
-                await client.create_flow_run_from_deployment(item.id)  # nobody wants to wait for the first
-        return [one for one in done if not one.action.startswith(PAUSED)]
+                await client.create_flow_run_from_deployment(item.id)  # so that the first run starts now
+        return [item for item in registered if not item.action.startswith(PAUSED)]
 
-    async def _end_lost(self, client: "PrefectClient", *, at_once: bool = False) -> None:
-        """Mark runs Crashed that have no process: at once, or when they had none at the last look either."""
+    async def _end_lost(self, client: "PrefectClient", *, immediately: bool = False) -> None:
+        """Mark runs without a process Crashed: immediately, or if they had none at the last check either."""
         alive = running_ids(MARK, str(self.plan.home))
         lost = [run for run in await begun(client, self.ids) if str(run.id) not in alive]
         for run in lost:
-            if at_once or run.id in self.missing:
+            if immediately or run.id in self.missing:
                 await end(client, run, StateType.CRASHED, _LOST)
                 self.say(f"run {run.name} is marked Crashed: {_LOST}")
-        cut = await left_below(client)
-        for run in cut:
-            if at_once or run.id in self.missing:
+        cut_off = await left_below(client)
+        for run in cut_off:
+            if immediately or run.id in self.missing:
                 await end(client, run, StateType.CRASHED, _LOST)
-        self.missing = {run.id for run in (*lost, *cut)}
+        self.missing = {run.id for run in (*lost, *cut_off)}
 
     def _look_options(self) -> tuple[list[str], dict[str, str]]:
-        """Return options and environment of looks at the lake that flows work on."""
+        """Return options and environment of the probes, for the lake of the flows."""
         settings = self.plan.settings
         options = ["--lake", self.plan.lake]
         options += ["--spool", settings.spool] if settings.spool else []
@@ -245,7 +245,7 @@ class _Services:
 
     @contextlib.contextmanager
     def _metrics(self, health: Health) -> Iterator[None]:
-        """Answer scrapes within the block. Raises `UpError` where a port that was asked for cannot be had."""
+        """Serve metrics in the block. Raises `UpError` if a port that the user named is not available."""
         place = self.plan.metrics
         if not place.port:
             yield
@@ -263,7 +263,7 @@ class _Services:
             yield
 
     async def _keep(self, health: Health, *children: Child) -> None:
-        """Keep all alive until a signal stops them."""
+        """Keep all children running until a signal stops them."""
         tasks = [
             *(asyncio.create_task(self._restart(child)) for child in children),
             asyncio.create_task(self._look()),
@@ -281,31 +281,31 @@ class _Services:
 
     async def _restart(self, child: Child) -> None:
         while True:
-            how = await child.wait_for_end()
+            ending = await child.wait_for_end()
             child.kill_all()
             pause_s = child.next_pause_s()
-            why = _end_reason(how, list(child.last))
-            self.say(f"{child.name} {why.what.removeprefix('the server ')}; starting it again in {pause_s:g} s")
+            reason = _end_reason(ending, list(child.last))
+            self.say(f"{child.name} {reason.what.removeprefix('the server ')}; starting it again in {pause_s:g} s")
             await asyncio.sleep(pause_s)
             child.restarts += 1
             await child.start()
 
     async def _look(self) -> None:
-        """End lost runs, again and again; while the server or its database is away there is nothing to be done."""
-        away = False
+        """End lost runs at an interval; skip it while the server or its database is unreachable."""
+        is_away = False
         while True:
             await asyncio.sleep(LOOK_S)
             with contextlib.suppress(*_AWAY):
-                async with httpx.AsyncClient() as asking:
-                    answer = await asking.get(f"{self.plan.url}/api/ready")
-                if answer.is_success is away:
-                    self.say(_DATABASE_BACK if away else _DATABASE_AWAY)
-                    away = not away
+                async with httpx.AsyncClient() as client:
+                    answer = await client.get(f"{self.plan.url}/api/ready")
+                if answer.is_success is is_away:
+                    self.say(_DATABASE_BACK if is_away else _DATABASE_AWAY)
+                    is_away = not is_away
                 async with get_client() as client:
                     await self._end_lost(client)
 
     async def _end(self, server: Child, *others: Child) -> None:
-        """End the worker with its runs, and what forked them; tell the server so, and end it."""
+        """Kill worker, runs and warm process; mark the runs Cancelled on the server; stop the server."""
         for child in others:
             await child.stop(0)
         kill_left_behind(MARK, str(self.plan.home), but=server.pids())
@@ -318,7 +318,7 @@ class _Services:
         await server.stop(_STOP_S)
 
     def _tell(self, registered: list[RegisterResult], took_s: float) -> None:
-        width = max(len(one.name) for one in registered)
+        width = max(len(item.name) for item in registered)
         self.say(f"ranklake up: {self.plan.lake}")
         for item in registered:
             self.say(f"  {item.name:<{width}}  {item.schedule}")
@@ -330,7 +330,7 @@ class _Services:
         loop = asyncio.get_running_loop()
 
         def stop() -> None:
-            if self.stop.is_set():  # twice: at once
+            if self.stop.is_set():  # second signal: exit immediately
                 for child in children:
                     child.kill_all()
                 os._exit(130)
@@ -338,7 +338,7 @@ class _Services:
             self.stop.set()
 
         numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it is to outlive its terminal
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup: outlive the terminal
             numbers.append(signal.SIGHUP)
         for number in numbers:
             loop.add_signal_handler(number, stop)
@@ -368,13 +368,13 @@ def _worker_command() -> list[str]:
     return [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", "up"]
 
 
-def _end_reason(how: str, last: list[str]) -> UpError:
-    """Return why a child ended, in words where its last lines are understood; who was killed has said nothing of it."""
-    if how.startswith("killed"):
-        return UpError(how)
+def _end_reason(ending: str, last: list[str]) -> UpError:
+    """Return the reason for the end of a child, from its last lines; a killed child has none."""
+    if ending.startswith("killed"):
+        return UpError(ending)
     for line in reversed(last):
-        for telling, (fault, hint) in _WHY.items():
-            if telling in line:
-                return UpError(f"the server {how}: {fault}", hint=hint)
+        for pattern, (reason, hint) in _REASONS.items():
+            if pattern in line:
+                return UpError(f"the server {ending}: {reason}", hint=hint)
     last_line = f": {last[-1]}" if last else ""
-    return UpError(f"{how}{last_line}", hint="read its lines above")
+    return UpError(f"{ending}{last_line}", hint="read its lines above")

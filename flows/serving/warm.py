@@ -1,15 +1,15 @@
-"""A process that has imported what flow runs need, and forks one for each: to import it takes 3 to 4 CPU seconds.
+"""A process that has imported the modules of flow runs and forks a process for each run. It saves 3 to 4 CPU seconds.
 
     worker ──▶ leash ──▶ client ── its environment, folder, streams ──▶ warm process ──fork──▶ the run
-                           ◀─────────────── how it ended ─────────────────────┘
+                           ◀─────────────── wait status ──────────────────────┘
 
-The client stands for its run: it has the environment by which `ranklake.flows.serving.runs` finds runs, it passes
-SIGTERM and SIGINT on, and ends as the run does. A run whose client is gone kills itself; without a warm process the
-client becomes the run. A run is a process of its own, so what it breaks or leaks goes with it.
+The client represents its run: `ranklake.flows.serving.runs` finds runs by its environment, it passes SIGTERM and SIGINT
+on, and it ends as the run does. A run whose client is gone kills itself. Without a warm process, the client becomes the
+run. A run is a separate process, so faults and leaks end with it.
 
-The warm process does nothing but import and fork, in one thread, so that no lock or connection is shared. Configuration
-is read by each run. Once packages were installed, a fork would mix old modules with new ones: clients are then refused
-and become their runs, and the warm process ends with the last run that it forked, to be started again.
+The warm process only imports and forks, in one thread, so that no lock or connection is shared. Each run reads the
+configuration. After an installation of packages, a fork would mix old and new modules: requests are then refused, the
+clients become their runs, and the warm process ends after its last run and is restarted.
 """
 
 import contextlib
@@ -48,11 +48,11 @@ _PATIENCE_S: Final = 10.0
 _LENGTH: Final = struct.Struct("!I")
 _STATUS: Final = struct.Struct("!i")
 _REFUSED: Final = -1
-"""In place of a wait status: the client is to be the run."""
+"""Replaces the wait status if a request is refused and the client has to run the module itself."""
 
 
 class Request(NamedTuple):
-    """What a client asks for; `streams` are descriptors in place of 0, 1 and 2."""
+    """Request of a client; `streams` are the descriptors for 0, 1 and 2."""
 
     module: str
     arguments: list[str]
@@ -63,19 +63,19 @@ class Request(NamedTuple):
 
 
 def warm_command(home: Path) -> list[str]:
-    """Return the command of the warm process of a home."""
+    """Return the command of a home's warm process."""
     return [*_SELF, "serve", str(home)]
 
 
 def run_command(home: Path, module: str) -> list[str]:
-    """Return the command that has a module run by the warm process of a home; arguments may follow."""
+    """Return the command that runs a module by a home's warm process; arguments may be appended."""
     return [*_SELF, "run", str(home), module]
 
 
 def ask(home: str, module: str, arguments: Sequence[str]) -> int:
-    """Have a module run by the warm process of a home, and return its wait status.
+    """Run a module by a home's warm process, and return its wait status.
 
-    Raises `OSError` where none is, or where packages were installed since it began.
+    Raises `OSError` if no warm process runs, or if packages were installed since its start.
     """
     with socket.socket(socket.AF_UNIX) as connection:
         with _socket_path(home) as place:
@@ -94,16 +94,16 @@ def ask(home: str, module: str, arguments: Sequence[str]) -> int:
 
 
 def serve(home: str, preloaded: Sequence[str] = PRELOADED) -> Request:
-    """Import modules, then fork a process for each request. Returns in those processes alone."""
+    """Import modules, then fork a process for each request. Returns in the forked processes only."""
     with contextlib.suppress(FileNotFoundError):
         Path(home, SOCKET).unlink()
     packages = _packages()
     for name in preloaded:
         importlib.import_module(name)
     if contracts := sys.modules.get("ranklake.lake.contracts.load"):
-        contracts.load_contracts()  # those of this release: their files cannot change while it runs
+        contracts.load_contracts()  # the contracts of this release do not change
     gc.collect()
-    gc.freeze()  # what is here is never garbage: forks share its pages
+    gc.freeze()  # forks share the pages of these objects
     with socket.socket(socket.AF_UNIX) as listener:
         with _socket_path(home) as place:
             listener.bind(place)
@@ -112,15 +112,15 @@ def serve(home: str, preloaded: Sequence[str] = PRELOADED) -> Request:
 
 
 def _packages() -> list[int]:
-    """Return what changes whenever a package is installed or removed: when folders of packages last changed."""
+    """Return the modification times of the package folders, which change with each installation or removal."""
     folders = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
     return [Path(folder).stat().st_mtime_ns for folder in sorted(folders)]
 
 
 def _forked(listener: socket.socket, packages: list[int]) -> Request:
-    """Fork for each request, and tell clients how it ended; return the request in the forked process.
+    """Fork for each request, and send clients the wait status; return the request in the forked process.
 
-    Exits once packages are others and no run is left.
+    Exits after packages changed and the last run ended.
     """
     running: dict[int, socket.socket] = {}
     ended, notify = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -156,7 +156,7 @@ def _forked(listener: socket.socket, packages: list[int]) -> Request:
 
 
 def _refuse(request: Request) -> None:
-    """Have a client be its run."""
+    """Refuse a request, so that the client runs the module itself."""
     with contextlib.suppress(OSError), request.connection:
         request.connection.sendall(_STATUS.pack(_REFUSED))
     for stream in request.streams:
@@ -164,7 +164,7 @@ def _refuse(request: Request) -> None:
 
 
 def _reap(running: dict[int, socket.socket]) -> None:
-    """Tell the clients of runs that ended how they did."""
+    """Send the clients of ended runs the wait status."""
     for pid, connection in list(running.items()):
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
@@ -174,7 +174,7 @@ def _reap(running: dict[int, socket.socket]) -> None:
 
 
 def _request(listener: socket.socket) -> Request | None:
-    """Take a request; None where whoever asks ends before."""
+    """Accept a request; None if the client ends before it is complete."""
     connection, _ = listener.accept()
     streams: list[int] = []
     with contextlib.suppress(OSError, ValueError):
@@ -192,7 +192,7 @@ def _request(listener: socket.socket) -> Request | None:
 
 
 def _receive(connection: socket.socket, count: int) -> bytes | None:
-    """Receive so many bytes; None where the other side ends before."""
+    """Receive `count` bytes; None if the other side ends before."""
     parts = []
     while count:
         try:
@@ -214,7 +214,7 @@ def _die_with(parent: int) -> None:
 
 
 def run(request: Request) -> None:
-    """Be what was asked for: in its folder and environment, with its streams and its signals."""
+    """Run the requested module in its folder and environment, with its streams and signals."""
     os.setsid()
     for place, stream in zip(_STREAMS, request.streams, strict=True):
         os.dup2(stream, place)
@@ -226,7 +226,7 @@ def run(request: Request) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_obey, args=(request.connection,), daemon=True).start()
-    if "prefect.context" in sys.modules:  # settings were read from the environment when it was imported
+    if "prefect.context" in sys.modules:  # Prefect read its settings from another environment at import
         sys.modules["prefect.context"].refresh_global_settings_context()
     sys.argv = [request.module, *request.arguments]
     warnings.filterwarnings("ignore", "'.*' found in sys.modules", RuntimeWarning)
@@ -234,7 +234,7 @@ def run(request: Request) -> None:
 
 
 def _obey(connection: socket.socket) -> None:
-    """Take the client's signals until it is gone; then end, with what this run has started."""
+    """Receive the client's signals; when the client is gone, kill this run's process group."""
     while number := _receive(connection, 1):
         os.kill(os.getpid(), number[0])
     os.killpg(0, signal.SIGKILL)
@@ -242,7 +242,7 @@ def _obey(connection: socket.socket) -> None:
 
 @contextlib.contextmanager
 def _socket_path(home: str) -> Iterator[str]:
-    """Give the path of a home's socket in few characters: the system takes 107 at most."""
+    """Yield a short path of a home's socket: the system allows 107 characters."""
     folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{SOCKET}"
@@ -251,14 +251,14 @@ def _socket_path(home: str) -> Iterator[str]:
 
 
 def main(kind: str, home: str, *words: str) -> None:
-    """Be a warm process (``serve HOME MODULE …``), or have one run a module (``run HOME MODULE ARGUMENT …``)."""
+    """Serve as a warm process (``serve HOME MODULE …``), or run a module by one (``run HOME MODULE ARGUMENT …``)."""
     if kind == "serve":
         run(serve(home, words or PRELOADED))
         return
     module, *arguments = words
     try:
         status = ask(home, module, arguments)
-    except OSError:  # it is being started, or started again, or to be
+    except OSError:  # no warm process runs yet
         os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606 - an argument list, no shell
     code = os.waitstatus_to_exitcode(status)
     if code < 0:

@@ -279,7 +279,7 @@ def export_project(lake: "Lake", out: Path, tables: Sequence[str] | None = None)
     Raises
     ------
     ExportError
-            The folder has other content, or Great Expectations could not build the project.
+        The folder has other content, or Great Expectations could not build the project.
     ranklake.lake.contracts.errors.UnknownTableError, ranklake.quality.suite.NotCheckedError
         A name in `tables` is no table, or a system table.
     """

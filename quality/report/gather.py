@@ -148,7 +148,7 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, FailingKeys]" = NO_SAMPLES)
     Raises
     ------
     LakeUnreachableError, ranklake.lake.tables.live_files.DamagedLogError
-            A log cannot be read, or is invalid.
+        A log cannot be read, or is invalid.
     """
     contracts = {name: one for name, one in lake.contracts().items() if one.kind in KINDS}
     live = {name: days for name in contracts if (days := _live(lake.tables, name))}

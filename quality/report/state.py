@@ -74,9 +74,9 @@ def still_there(gone: Mapping[str, Collection[date]], tables: Collection[str]) -
     Parameters
     ----------
     gone
-            Dates of results that the table no longer has.
-        tables
-            Tables that were deleted.
+        Dates of results that the table no longer has.
+    tables
+        Tables that were deleted.
     """
     left_out = [f'"table" = {literal(name)}' for name in sorted(tables)]
     for name, dates in sorted(gone.items()):
@@ -139,9 +139,9 @@ class History:
     Parameters
     ----------
     severity
-            Severity of the check.
-        rows
-            Columns ``partition_date``, ``state`` of SQL's ``results``, ``rows_checked`` and ``rows_failed``.
+        Severity of the check.
+    rows
+        Columns ``partition_date``, ``state`` of SQL's ``results``, ``rows_checked`` and ``rows_failed``.
     """
 
     __slots__ = ("_rows", "_severity")
@@ -179,17 +179,17 @@ class CheckState:
     Attributes
     ----------
     promise
-            The expectation in words; None for a check that the contract no longer has.
-        partitions, partitions_failed, partitions_errored, partitions_quarantined, partitions_skipped
-            Number of partitions on which it ran, in total and by result.
-        rows_checked, rows_failed, rows_quarantined
-            Sums over partitions; None if nothing was checked.
-        message, observed
-            Texts of the latest partition that did not pass; without classified values.
-        next_step
-            Advice, and a command; empty if there is nothing to do.
-        history
-            Results by partition date.
+        The expectation in words; None for a check that the contract no longer has.
+    partitions, partitions_failed, partitions_errored, partitions_quarantined, partitions_skipped
+        Number of partitions on which it ran, in total and by result.
+    rows_checked, rows_failed, rows_quarantined
+        Sums over partitions; None if nothing was checked.
+    message, observed
+        Texts of the latest partition that did not pass; without classified values.
+    next_step
+        Advice, and a command; empty if there is nothing to do.
+    history
+        Results by partition date.
     """
 
     table: str
@@ -289,15 +289,15 @@ class QualityOverview:
     Attributes
     ----------
     trend
-            Passed checks, by partition date.
-        incidents
-            Open ones first, then by severity and date; at most `MOST_INCIDENTS`.
-        incident_counts
-            Number of all incidents: one row.
-        held
-            Partitions that checks exclude from rollups.
-        held_counts
-            Number of held partitions and of their failing rows: one row.
+        Passed checks, by partition date.
+    incidents
+        Open ones first, then by severity and date; at most `MOST_INCIDENTS`.
+    incident_counts
+        Number of all incidents: one row.
+    held
+        Partitions that checks exclude from rollups.
+    held_counts
+        Number of held partitions and of their failing rows: one row.
     """
 
     trend: QueriedFacts
@@ -314,13 +314,13 @@ class QualityState:
     Attributes
     ----------
     lake
-            Last part of the lake's URI.
-        version
-            Version of the table ``quality_results`` that was read; None if nothing was ever checked.
-        by_table
-            SQL of the totals of each table.
-        overview
-            Trend, incidents and holds.
+        Last part of the lake's URI.
+    version
+        Version of the table ``quality_results`` that was read; None if nothing was ever checked.
+    by_table
+        SQL of the totals of each table.
+    overview
+        Trend, incidents and holds.
     """
 
     lake: str

@@ -54,15 +54,15 @@ class Answer:
     Attributes
     ----------
     success
-            Whether it is met; None if there is no verdict.
-        checked, failed
-            Number of rows checked and failed, if the expectation is about rows.
-        observed
-            An observed number, for operational columns.
-        error
-            Why there is no verdict.
-        ended
-            Whether the child process ended while it evaluated the expectation.
+        Whether it is met; None if there is no verdict.
+    checked, failed
+        Number of rows checked and failed, if the expectation is about rows.
+    observed
+        An observed number, for operational columns.
+    error
+        Why there is no verdict.
+    ended
+        Whether the child process ended while it evaluated the expectation.
     """
 
     success: bool | None
@@ -85,9 +85,9 @@ class SuiteProcess:
     Parameters
     ----------
     python
-            Paths of users' Python files, which the process runs at its start.
-        limit_s
-            Time limit of one request, in seconds.
+        Paths of users' Python files, which the process runs at its start.
+    limit_s
+        Time limit of one request, in seconds.
     """
 
     def __init__(self, python: Sequence[str], limit_s: float, start_s: float = START_S) -> None:

@@ -50,7 +50,7 @@ class Condition:
     operator
         One of `ORDERS`, `EQUALITIES`, `SETS`, `NULLS` or `JOINED`.
     values
-            One value, or those of a set: numbers for number columns, text for text columns.
+        One value, or those of a set: numbers for number columns, text for text columns.
     """
 
     operator: str

@@ -67,9 +67,9 @@ def copy_of(uri: str, storage: Mapping[str, str]) -> Path | None:
     Raises
     ------
     ranklake.lake.store.reachability.LakeUnreachableError
-            The store cannot be read. The previous copy is not used instead.
-        TooManyFilesError
-            The store has more than `MOST_FILES` files.
+        The store cannot be read. The previous copy is not used instead.
+    TooManyFilesError
+        The store has more than `MOST_FILES` files.
     """
     fs, root = file_system(uri, storage)
     listed = dict(_list_files(fs, root.rstrip("/"), uri))
@@ -268,8 +268,8 @@ def read_folder(path: str, storage: Mapping[str, str] = NO_OPTIONS, code_sha256:
     Parameters
     ----------
     code_sha256
-            Required digest of the Python files (`SuiteFolder.code`). Without it, Python files of a local folder are
-            run. Those of a store are not, because anybody who can write there could run code here.
+        Required digest of the Python files (`SuiteFolder.code`). Without it, Python files of a local folder are
+        run. Those of a store are not, because anybody who can write there could run code here.
 
     Raises
     ------

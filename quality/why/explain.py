@@ -144,9 +144,9 @@ def explain(
     Parameters
     ----------
     tables, day, check_id
-            Only failures of these tables, this partition, this check.
-        limit
-            Maximum number of explanations.
+        Only failures of these tables, this partition, this check.
+    limit
+        Maximum number of explanations.
 
     Raises
     ------

@@ -23,19 +23,19 @@ class ShownCause:
     Attributes
     ----------
     facet
-            Column, ``hour`` (UTC, of ``ts``) or ``process`` (a rank of a run).
-        table
-            Table of the facet.
-        value
-            The value or range; `CLASSIFIED` for a hidden value, `MISSING` for rows without a value.
-        rows, failed
-            Number of rows with this value, and of those that fail.
-        rest_rows, rest_failed
-            The same of all other rows.
-        lift
-            Failure rate of these rows divided by that of the rest; None if no other row fails, or there are none.
-        distinct
-            Number of values of the facet in the partition.
+        Column, ``hour`` (UTC, of ``ts``) or ``process`` (a rank of a run).
+    table
+        Table of the facet.
+    value
+        The value or range; `CLASSIFIED` for a hidden value, `MISSING` for rows without a value.
+    rows, failed
+        Number of rows with this value, and of those that fail.
+    rest_rows, rest_failed
+        The same of all other rows.
+    lift
+        Failure rate of these rows divided by that of the rest; None if no other row fails, or there are none.
+    distinct
+        Number of values of the facet in the partition.
     """
 
     facet: str
@@ -61,19 +61,19 @@ class Explanation:
     Attributes
     ----------
     message, observed
-            Texts of the check's result. A check of series names the worst series there.
-        rows, failed
-            Number of rows in the partition or moved to ``rejects`` for this check, and of those that fail now.
-        best
-            The cause that explains the failure best; None if no cause stands out.
-        alike
-            Other facets with as many rows and failing rows as the best.
-        nearest
-            The best candidate if none stands out; None if there is none.
-        samples
-            Keys of a few failing rows: the table's grain, with `CLASSIFIED` for classified values.
-        unknown
-            Why there is no explanation; empty if there is one.
+        Texts of the check's result. A check of series names the worst series there.
+    rows, failed
+        Number of rows in the partition or moved to ``rejects`` for this check, and of those that fail now.
+    best
+        The cause that explains the failure best; None if no cause stands out.
+    alike
+        Other facets with as many rows and failing rows as the best.
+    nearest
+        The best candidate if none stands out; None if there is none.
+    samples
+        Keys of a few failing rows: the table's grain, with `CLASSIFIED` for classified values.
+    unknown
+        Why there is no explanation; empty if there is one.
     """
 
     table: str

@@ -45,11 +45,11 @@ class Cause:
     Attributes
     ----------
     here, rest
-            Counts of these rows, and of all others.
-        distinct
-            Number of values of the facet.
-        score
-            Rank of the candidate; larger is better.
+        Counts of these rows, and of all others.
+    distinct
+        Number of values of the facet.
+    score
+        Rank of the candidate; larger is better.
     """
 
     facet: str
@@ -90,10 +90,10 @@ def causes(counts: Mapping[str, Mapping[Any, Count]], ordered: Sequence[str] = (
     Parameters
     ----------
     counts
-            Counts by facet and value, of the same rows for each facet. The value None means rows without a value. It is
-            a candidate, but not part of a range.
-        ordered
-            Facets whose values are ordered, so that a range may be the cause.
+        Counts by facet and value, of the same rows for each facet. The value None means rows without a value. It is
+        a candidate, but not part of a range.
+    ordered
+        Facets whose values are ordered, so that a range may be the cause.
     """
     candidates = []
     for facet, by_value in counts.items():
@@ -219,9 +219,9 @@ class Counts:
     Parameters
     ----------
     contract
-            Contract with the columns that the table has.
-        judged
-            Columns that the check reads.
+        Contract with the columns that the table has.
+    judged
+        Columns that the check reads.
     """
 
     def __init__(self, contract: "Contract", judged: Sequence[str]) -> None:
