@@ -68,11 +68,11 @@ def _of_place(context: Context, uri: str, every: timedelta, *, has_drills: bool)
     if lake_of(place) != owner(context.open_lake().store):
         yield alerted(failed(f"{shown}: the backups are of another lake", "name a place of its own under [backup]"))
         return
-    result = newest_backup_time(place)
-    if result is None:
+    backup_time = newest_backup_time(place)
+    if backup_time is None:
         yield alerted(warning(f"{shown}: no backup is there", _REMEDY))
         return
-    age = datetime.now(UTC) - result
+    age = datetime.now(UTC) - backup_time
     message = f"{shown}: the newest backup is {age.total_seconds() / 3600:,.1f} h old"
     yield ok(message) if age <= 2 * every else alerted(warning(f"overdue: {message}", _REMEDY))
     if has_drills:
@@ -92,7 +92,7 @@ SOON: Final = timedelta(days=14)
 """Keys that expire within this time are reported."""
 
 RECENT: Final = timedelta(days=2)
-"""Number of the latest rows of the audit trail that each round of alerts verifies."""
+"""Age up to which each round of alerts verifies rows of the audit trail."""
 
 COMMITS: Final = 500
 """Number of the latest commits of each table's log that are checked."""
@@ -102,7 +102,7 @@ _PLAN: Final = re.compile(r"(?P<number>[0-9]{10})\.json")
 
 
 def logs(patient: Patient) -> Iterator[Finding]:
-    """Check that each table has its log: without it readers see no rows, and a write would begin a new one."""
+    """Check that each table has its Delta log: without it readers see no rows, and a write would begin a new log."""
     lake = Context.of(patient.config).open_lake()
     lost = lost_tables(lake)
     for table in lost:
@@ -115,7 +115,7 @@ def logs(patient: Patient) -> Iterator[Finding]:
 
 
 def plans(patient: Patient) -> Iterator[Finding]:
-    """Check whether the next plan waits, and can be carried out."""
+    """Check whether an unfinished plan waits, and can be carried out."""
     lake = Context.of(patient.config).open_lake()
     finished = last_finished(lake.tables)
     yield from _strange_plans(lake.store, finished + 1)
@@ -150,7 +150,7 @@ def _strange_plans(store: "Store", following: int) -> Iterator[Finding]:
 
 
 def _names(store: "Store", *folder: str) -> list[str]:
-    """Return the names in a folder of the lake; none where there is no such folder."""
+    """Return the names in a folder of the lake; empty if the folder does not exist."""
     try:
         result = store.fs.ls(store.path(*folder), detail=False)
     except FileNotFoundError:
@@ -189,14 +189,14 @@ def grants(patient: Patient) -> Iterator[Finding]:
     """Check that break-glass grants were reviewed."""
     now = clock.now()
     known = list(register(Context.of(patient.config).open_lake()).values())
-    waiting = [one for one in known if one.awaits_review()]
+    waiting = [grant for grant in known if grant.awaits_review()]
     for item in waiting:
         again = awaiting_review(waiting, item.to)[0] is not item
         more = ", nor one that the same person took before" if again else ""
         message = f"role {item.role} was taken without approval, and nobody reviewed it{more}: {item.name}"
         yield (failed if again else warning)(message, f"ranklake grants review {item.name} --by NAME --reason TEXT")
     if not waiting:
-        yield ok(f"{counted(sum(not one.why_not(now) for one in known), 'grant')} in force")
+        yield ok(f"{counted(sum(not grant.why_not(now) for grant in known), 'grant')} in force")
 
 
 def proposals(patient: Patient) -> Iterator[Finding]:
@@ -237,11 +237,11 @@ def signers(patient: Patient) -> Iterator[Finding]:
         return
     require_tool()
     keys, now = load_signers(section.allowed_signers).keys, datetime.now(UTC)
-    short = [one for one in keys if one.why_not(now) or one.why_not(now + SOON)]
+    expiring = [key for key in keys if key.why_not(now) or key.why_not(now + SOON)]
     if Path(section.allowed_signers).stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         yield warning(f"others may write {section.allowed_signers}", f"chmod go-w {section.allowed_signers}")
-    if short:
-        message = f"{len(short)} of {counted(len(keys), 'key')} may not sign, or not {SOON.days} days from now"
+    if expiring:
+        message = f"{len(expiring)} of {counted(len(keys), 'key')} may not sign, or not {SOON.days} days from now"
         yield warning(message, "see 'ranklake approvals show'; renew their lines in time")
     else:
         yield ok(f"{counted(len(keys), 'key')} may sign")

@@ -24,7 +24,7 @@ WRONG: Final = frozenset({"warning", "failed"})
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the output of ``ranklake doctor``.
+    """A line of the output of ``ranklake doctor``.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Finding:
     remedy
         How to fix it; empty if nothing is to be done.
     check
-        The probe that it comes from; filled in by `ranklake.doctor.examination`.
+        Name of its probe, which `examine` sets.
     is_alerted
         Whether each round of alerts also makes this finding, and sends a message.
     is_known
@@ -124,7 +124,7 @@ class Patient:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A line of the examination.
+    """A check of the installation.
 
     Attributes
     ----------
@@ -134,7 +134,9 @@ class Probe:
         Module below `ranklake.doctor` and function.
     needs
         Checks that must be ok before this one runs.
-    slow_remedy Remedy if it exceeds its time limit. is_alerted
+    slow_remedy
+        Remedy if it exceeds its time limit.
+    is_alerted
         Whether each round of alerts runs it, too.
     """
 
@@ -207,25 +209,25 @@ PROBES: Final = (
 def examine(patient: Patient, limit_s: float = LIMIT_S, probes: Sequence[Probe] = PROBES) -> list[Finding]:
     """Run the probes, at most `limit_s` seconds each, and return their findings, in the order of the table.
 
-    Independent probes run in parallel. Raises nothing. Threads of hanging probes stay until the process ends.
+    Independent probes run in parallel. Raises nothing. Threads of hanging probes run until the process ends.
     """
     result: dict[str, list[Finding]] = {}
     waiting = list(probes)
     while waiting:
-        ready = [one for one in waiting if result.keys() >= set(one.needs)]
-        waiting = [one for one in waiting if one not in ready]
-        looks = [_Look(one, patient, _missing_check(one, result)) for one in ready]
+        ready = [probe for probe in waiting if result.keys() >= set(probe.needs)]
+        waiting = [probe for probe in waiting if probe not in ready]
+        threads = [_ProbeThread(probe, patient, _missing_check(probe, result)) for probe in ready]
         until = time.monotonic() + limit_s
-        for look in looks:
-            look.start()
-        for look in looks:
-            look.join(max(0.0, until - time.monotonic()))
-            late = replace(failed(f"no answer within {limit_s:g} s", look.probe.slow_remedy), is_known=False)
-            result[look.probe.check] = look.findings or [late]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+            late = replace(failed(f"no answer within {limit_s:g} s", thread.probe.slow_remedy), is_known=False)
+            result[thread.probe.check] = thread.findings or [late]
     return [
-        replace(one, check=probe.check, is_alerted=one.is_alerted or probe.is_alerted)
+        replace(finding, check=probe.check, is_alerted=finding.is_alerted or probe.is_alerted)
         for probe in probes
-        for one in result[probe.check]
+        for finding in result[probe.check]
     ]
 
 
@@ -234,17 +236,17 @@ def _missing_check(probe: Probe, findings: dict[str, list[Finding]]) -> str:
     return next((name for name in probe.needs if any(one.state in {"failed", "skipped"} for one in findings[name])), "")
 
 
-class _Look(threading.Thread):
-    """One probe at work."""
+class _ProbeThread(threading.Thread):
+    """Thread that runs one probe."""
 
     def __init__(self, probe: Probe, patient: Patient, missing_check: str) -> None:
         super().__init__(name=f"ranklake-doctor-{probe.check}", daemon=True)
         self.probe, self.findings = probe, list[Finding]()
         self._patient = patient
-        self._look = (lambda _: [skipped(f"see {missing_check}")]) if missing_check else _load_probe(probe)
+        self._examine = (lambda _: [skipped(f"see {missing_check}")]) if missing_check else _load_probe(probe)
 
     def run(self) -> None:
-        self.findings = _run_probe(lambda: self._look(self._patient))
+        self.findings = _run_probe(lambda: self._examine(self._patient))
 
 
 def _load_probe(probe: Probe) -> Callable[[Patient], Iterable[Finding]]:
@@ -259,9 +261,9 @@ def _load_probe(probe: Probe) -> Callable[[Patient], Iterable[Finding]]:
     return result[0] if result else lambda _: attempt
 
 
-def _run_probe(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
+def _run_probe(probe: Callable[[], Iterable[Finding]]) -> list[Finding]:
     try:
-        return list(look())
+        return list(probe())
     except ModuleNotFoundError as error:
         return [skipped(f"{error.name} is not installed", _PIPELINE)]
     except RanklakeError as error:

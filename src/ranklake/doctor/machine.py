@@ -38,7 +38,7 @@ _GOOGLE: Final = "https://storage.googleapis.com"
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """How far another clock is ahead of this machine's, and the error of that, in seconds."""
+    """Seconds that another clock is ahead of this machine's clock, and the error of this value."""
 
     seconds: float
     error_s: float
@@ -82,7 +82,7 @@ def _by_place(host: str, shown: str) -> Finding:
 
 
 def _host(uri: str, storage: Mapping[str, str]) -> str:
-    """Return the URL of a store's service; empty for a folder, or where it is not known."""
+    """Return the URL of a store's service; empty for a folder, or if it is unknown."""
     scheme, mark, rest = uri.partition("://")
     if not mark or scheme == "file":
         return ""
@@ -107,7 +107,7 @@ _KINDS: Final = {
 
 
 def _of_server(url: str) -> Offset | None:
-    """Return the offset of a server by its Date header, whatever its status; the request is not signed."""
+    """Return the clock offset of a server by its Date header, for any response status; the request is not signed."""
     if not url.startswith(("http://", "https://")):
         return None
     before = time.time()
@@ -125,7 +125,7 @@ def _of_server(url: str) -> Offset | None:
 
 
 def _of_folder(folder: Path) -> Offset | None:
-    """Return the time of a new file in a folder, by its file system's clock; the file is deleted at once."""
+    """Return the clock offset of a folder's file system, by the time of a temporary file."""
     folder = Path(str(folder).removeprefix("file://"))
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         return None
@@ -235,16 +235,16 @@ def preallocation(patient: Patient) -> Iterator[Finding]:
         yield not_known(f"{folder} cannot be written")
         return
     with tempfile.TemporaryFile(dir=folder) as file:
-        wrong = _reserve(file.fileno(), size)
-    if wrong is None:
+        error_number = _reserve(file.fileno(), size)
+    if error_number is None:
         yield ok(f"{folder} reserves {size_text(size)} at once")
-    elif wrong in _UNSUPPORTED:
+    elif error_number in _UNSUPPORTED:
         message = f"{folder}: the file system cannot reserve room; each page of a new file is written instead"
         yield warning(
             message, "put the local spool on ext4, xfs or tmpfs of this node, or set spool_writes = 'records'"
         )
     else:
-        message = f"{folder}: {size_text(size)} cannot be reserved ({os.strerror(wrong)})"
+        message = f"{folder}: {size_text(size)} cannot be reserved ({os.strerror(error_number)})"
         yield failed(message, "make room, or raise the limit on file sizes (ulimit -f) or the quota there")
 
 
@@ -263,7 +263,7 @@ def _largest_file(settings: CaptureSettings) -> int:
 
 def existing_parent(path: Path) -> Path:
     """Return a folder, or its nearest existing parent."""
-    return next(one for one in (path, *path.parents) if one.is_dir())
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
 def local_folders(config: Config) -> dict[str, Path]:

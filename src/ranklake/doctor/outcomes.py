@@ -105,15 +105,19 @@ def checks(patient: Patient) -> Iterator[Finding]:
     """Report checks of existing rows that fail or could not be computed."""
     lake = Context.of(patient.config).open_lake()
     known = last_checks(lake, list(lake.contracts()))
-    results = [result for one in known.values() for result in one.open]
+    results = [result for last in known.values() for result in last.open]
     for status, words in (("failed", "fail"), ("errored", "could not be computed")):
-        alarms = [one for one in results if one.status == status and (one.severity in ALARMS or status == "errored")]
+        alarms = [
+            result
+            for result in results
+            if result.status == status and (result.severity in ALARMS or status == "errored")
+        ]
         if alarms:
             alarms.sort(key=lambda result: (result.severity != ALARMS[0], -(result.rows_failed or 0)))
-            names = _first(f"{one.table} {one.partition_date} {one.check_id}" for one in alarms)
+            names = _first(f"{result.table} {result.partition_date} {result.check_id}" for result in alarms)
             finding = failed(f"{counted(len(alarms), 'check')} {words}: {names}", "see 'ranklake check', worst first")
-            yield alerted(finding) if all(one.severity in ALARMS for one in alarms) else finding
-    lower = [one for one in results if one.severity not in ALARMS and one.status == "failed"]
+            yield alerted(finding) if all(result.severity in ALARMS for result in alarms) else finding
+    lower = [result for result in results if result.severity not in ALARMS and result.status == "failed"]
     if len(lower) == len(results):
         more = f"; {counted(len(lower), 'check')} of lower severity fail" if lower else ""
         yield (
@@ -126,14 +130,14 @@ def checks(patient: Patient) -> Iterator[Finding]:
 def artifacts(patient: Patient) -> Iterator[Finding]:
     """Report artifacts whose bytes differed from the record at their last verification."""
     known = last_verdicts(Context.of(patient.config).open_lake())
-    altered = [one for one in known if one["verified"] is False]
+    altered = [artifact for artifact in known if artifact["verified"] is False]
     if altered:
-        names = _first(f"{one['name']} of {one['run']} ({one['verdict']})" for one in altered)
+        names = _first(f"{artifact['name']} of {artifact['run']} ({artifact['verdict']})" for artifact in altered)
         yield failed(
             f"{counted(len(altered), 'artifact')} not as recorded: {names}",
             "restore it from a backup; 'ranklake verify-artifact NAME --run RUN' looks again",
         )
-    never = sum(one["verified"] is None for one in known)
+    never = sum(artifact["verified"] is None for artifact in known)
     if never:
         yield skipped(
             f"{counted(never, 'artifact')} of {len(known):,} never verified", "'ranklake verify-artifact --all' does it"
@@ -180,6 +184,6 @@ def _reasons(gaps: str | None) -> str:
 
 
 def _first(names: Iterator[str]) -> str:
-    every = list(names)
-    more = f" and {len(every) - _NAMED:,} more" if len(every) > _NAMED else ""
-    return f"{'; '.join(every[:_NAMED])}{more}"
+    texts = list(names)
+    more = f" and {len(texts) - _NAMED:,} more" if len(texts) > _NAMED else ""
+    return f"{'; '.join(texts[:_NAMED])}{more}"

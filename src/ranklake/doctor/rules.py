@@ -27,8 +27,6 @@ from ranklake.segments.keys import read_keyring
 if TYPE_CHECKING:
     from ranklake.errors import RanklakeError
 
-"""Files that control visibility, approval or retention: nobody else may be able to write them."""
-
 
 def contracts(patient: Patient) -> Iterator[Finding]:
     """Check that contracts and metrics, including the operator's own, are consistent."""
@@ -40,13 +38,13 @@ def contracts(patient: Patient) -> Iterator[Finding]:
         yield warning(f"{context.overlay} holds no contract and no metrics", "put the .yaml files into that folder")
         return
     tables, metrics = context.contracts(), load_metrics(context.overlay)
-    wrong: list[RanklakeError] = list(faults(tables))
+    errors: list[RanklakeError] = list(faults(tables))
     try:
         load_own(Overlay.read(context.overlay)) if context.overlay is not None else None
     except MigrationError as error:
-        wrong.append(error)
-    yield from (failed(f"{fault.where}: {fault.what}", fault.hint or "fix the query") for fault in wrong)
-    if wrong:
+        errors.append(error)
+    yield from (failed(f"{fault.where}: {fault.what}", fault.hint or "fix the query") for fault in errors)
+    if errors:
         return
     if (fault := _refusal(context)) is not None:
         yield failed(f"{fault.where}: {fault.what}", fault.hint)
@@ -56,7 +54,7 @@ def contracts(patient: Patient) -> Iterator[Finding]:
 
 
 def _refusal(context: Context) -> ContractError | None:
-    """Return why the lake cannot be written under the overlay; None if it can, or if it is unreachable."""
+    """Return why the lake cannot be written with this overlay; None if it can, or if it is unreachable."""
     if context.overlay is None or not context.config.lake.uri:
         return None
     try:

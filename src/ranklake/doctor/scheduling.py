@@ -51,7 +51,7 @@ def server(patient: Patient) -> Iterator[Finding]:
         return
     try:
         _request_json(f"{url}/health")
-        there = str(_request_json(f"{url}/admin/version"))
+        server_version = str(_request_json(f"{url}/admin/version"))
     except urllib.error.HTTPError as error:
         error.close()
         if error.code in _REFUSED:
@@ -62,15 +62,17 @@ def server(patient: Patient) -> Iterator[Finding]:
     except (OSError, ValueError) as error:
         yield failed(f"{shown}: no Prefect server answers ({type(error).__name__})", "start it, or fix PREFECT_API_URL")
         return
-    here = metadata.version("prefect")
-    if not release_numbers(there):
+    client_version = metadata.version("prefect")
+    if not release_numbers(server_version):
         yield not_known(f"{shown} answers, and tells no version")
-    elif release_numbers(there)[:2] < release_numbers(here)[:2]:
-        yield failed(f"{shown} is Prefect {there}, older than the {here} here", f"upgrade the server to {here}")
-    elif release_numbers(there)[:1] > release_numbers(here)[:1]:
-        yield warning(f"{shown} is Prefect {there}, and here is {here}", "run the version that was tested on both")
+    elif release_numbers(server_version)[:2] < release_numbers(client_version)[:2]:
+        message = f"{shown} is Prefect {server_version}, older than the {client_version} here"
+        yield failed(message, f"upgrade the server to {client_version}")
+    elif release_numbers(server_version)[:1] > release_numbers(client_version)[:1]:
+        message = f"{shown} is Prefect {server_version}, and here is {client_version}"
+        yield warning(message, "run the version that was tested on both")
     else:
-        yield ok(f"{shown}: Prefect {there}")
+        yield ok(f"{shown}: Prefect {server_version}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,6 @@ def _request_json(url: str, body: Mapping[str, Any] | None = None, within_s: flo
     elif pair := os.environ.get("PREFECT_API_AUTH_STRING"):
         headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310 - its caller has looked at the scheme
-    with urllib.request.urlopen(request, timeout=within_s) as answer:  # noqa: S310 - likewise
+    request = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310 - its caller checked the scheme
+    with urllib.request.urlopen(request, timeout=within_s) as answer:  # noqa: S310 - as above
         return json.loads(answer.read(_MOST_BYTES))

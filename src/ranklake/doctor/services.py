@@ -26,12 +26,12 @@ def alerts(patient: Patient) -> Iterator[Finding]:
         yield skipped("nobody is told of alerts: name a receiver as notify under [alerts]", "see docs/alerts.md")
         return
     file = configured_rules(context)
-    wrong = [
+    failures = [
         failed(f"receiver {name}: {reason}", "put its URL there, as docs/alerts.md says")
         for name, reason in unreadable_urls(file).items()
     ]
     urls = len(file.receivers) + bool(file.heartbeat)
-    yield from wrong or [ok(f"{counted(urls, 'URL')} can be read; 'ranklake alerts send RECEIVER' tries one")]
+    yield from failures or [ok(f"{counted(urls, 'URL')} can be read; 'ranklake alerts send RECEIVER' tries one")]
     stored = load_state(context.open_lake().store)
     if stored.damaged:
         message = f"{', '.join(stored.damaged)} cannot be read: alerts since the state before may be sent once more"
@@ -92,12 +92,12 @@ def _version_mismatch(address: str, versions: Mapping[str, Any]) -> Finding | No
     if not workers:
         return failed(f"{address} has no workers", f"start some: dask worker {address}")
     others = [("the scheduler", _packages(versions["scheduler"]))]
-    others += [(f"worker {name}", _packages(one)) for name, one in workers.items()]
+    others += [(f"worker {name}", _packages(packages)) for name, packages in workers.items()]
     mismatches = [
-        f"{who} has {name} {there.get(name) or 'not at all'}, and here is {here[name]}"
-        for who, there in others
+        f"{process} has {name} {packages.get(name) or 'not at all'}, and here is {here[name]}"
+        for process, packages in others
         for name in _SHARED_PACKAGES
-        if here.get(name) and _plain(name, there.get(name)) != _plain(name, here[name])
+        if here.get(name) and _plain(name, packages.get(name)) != _plain(name, here[name])
     ]
     if not mismatches:
         return None

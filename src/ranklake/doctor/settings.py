@@ -18,7 +18,7 @@ from ranklake.segments.references import is_reference
 
 _HINT: Final = "fix it; 'ranklake config check' tells the same"
 _RULES: Final = ("sql.roles", "masking.policy", "approvals.allowed_signers", "retention.policies", "cost.prices")
-"""Files that say what others may see, who may approve, or what is kept: nobody else may write them."""
+"""Files that control visibility, approval or retention: no other user may be able to write them."""
 
 
 def configuration(patient: Patient) -> Iterator[Finding]:
@@ -47,12 +47,12 @@ def secret_files(patient: Patient) -> Iterator[Finding]:
     secret = dict.fromkeys(_secret_files(config))
     rules = [str(value) for place, value in values(config) if place in _RULES and value]
     looked = [*secret, *rules, *filter(None, [config.file])]
-    wrong = [
+    findings = [
         *_open_to(secret, stat.S_IROTH, "be read", "chmod 600"),
         *_open_to(looked, stat.S_IWOTH, "be written", "chmod o-w"),
     ]
-    yield from wrong
-    if not wrong:
+    yield from findings
+    if not findings:
         count = len(dict.fromkeys(looked))
         yield ok("nobody else reads secrets or writes rules") if count else skipped("no file is configured")
 

@@ -1,7 +1,7 @@
-"""Probes of versions: what is installed, checked against what the package asks for and what it was tested with.
+"""Probes of installed versions, against those that the package requires and those that it was tested with.
 
-Bounds stand in the package's own metadata (``pyproject.toml``), the tested versions in ``constraints.txt``, which is
-shipped with it. Neither is copied here.
+The package's metadata (``pyproject.toml``) has the required bounds, and the shipped ``constraints.txt`` the tested
+versions.
 """
 
 import platform

@@ -229,7 +229,7 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=_plain).encode()).hexdigest()[:12]
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a setting is
+def _plain(value: Any) -> Any:  # noqa: ANN401 - a setting of any type
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return sorted(value) if isinstance(value, set | frozenset) else str(value)

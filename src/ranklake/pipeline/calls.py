@@ -1,6 +1,6 @@
-"""The work of each stage as a plain function: a context in, plain JSON values out.
+"""The work of each stage as a plain function from a context to plain JSON values.
 
-The command ``ranklake pipeline`` calls these without Prefect, so that a scheduled run and a run by hand are the same.
+The command ``ranklake pipeline`` calls them without Prefect, so that scheduled and manual runs do the same.
 """
 
 from collections import Counter
@@ -55,25 +55,25 @@ Progress = Callable[[int, int], None]
 
 MOST_ARTIFACTS: Final = 1_000
 MOST_ARTIFACT_BYTES: Final = 200 * 2**30
-"""What one run of a schedule hashes again at most; the next goes on with those that wait longest."""
+"""Limits of one scheduled run that hashes artifacts again; the next run continues with the longest unverified."""
 FAILED_STEPS: Final = frozenset({"failed", "timed out", "not met"})
 MOST_STEPS: Final = 100
 ANNOUNCED: Final = timedelta(days=30)
-"""How long the page of the catalog reports a change of names, units or columns."""
+"""Age up to which a change of names, units or columns is on the page of the catalog's run."""
 
 
 class ChecksFailedError(FindingsError):
-    """A check of an alarming severity failed, now or before on rows that are still there."""
+    """A check of severity error or critical failed, now or earlier on rows that are still in the table."""
 
     def __init__(self, done: dict[str, Any], summary: dict[str, Any]) -> None:
-        alarms = [one for one in (*summary["unsound"], *summary["standing"]) if one["severity"] in ALARMS]
-        texts = [f"{one['table']} {one['partition_date']} {one['check_id']}" for one in alarms]
+        alarms = [result for result in (*summary["unsound"], *summary["standing"]) if result["severity"] in ALARMS]
+        texts = [f"{result['table']} {result['partition_date']} {result['check_id']}" for result in alarms]
         hint = "ranklake check shows them; rows and results are in the tables rejects and quality_results"
         super().__init__(done, f"checks failed: {first_few(texts)}", hint=hint)
 
 
 class DamageError(DamagedFileError):
-    """Data files are damaged, and nothing was made from them; `done` is what was done with the others."""
+    """Data files are damaged and were skipped; `done` is the result for the other files."""
 
     def __init__(self, done: dict[str, Any], damage: Sequence[Damage]) -> None:
         super().__init__(damage)
@@ -81,20 +81,20 @@ class DamageError(DamagedFileError):
 
 
 def damage_in(done: dict[str, Any]) -> list[Damage]:
-    """Return the damaged files that a call of one of the functions below reports, each once."""
+    """Return the damaged files in a result of one of the functions below, each once."""
     parts = [done, *done.get("rollups", []), done.get("ingest", {}), *done.get("rollup", {}).get("rollups", [])]
-    return list(dict.fromkeys(Damage(**one) for some in parts for one in some.get("damaged", [])))
+    return list(dict.fromkeys(Damage(**facts) for part in parts for facts in part.get("damaged", [])))
 
 
 def refuse_damage(done: dict[str, Any]) -> dict[str, Any]:
-    """Return what was done. Raises `DamageError` where it reports damaged files, so that a flow ends Failed."""
+    """Return the result. Raises `DamageError` if it has damaged files, so that a flow ends Failed."""
     if damages := damage_in(done):
         raise DamageError(done, damages)
     return done
 
 
 class UnreadableError(FindingsError):
-    """Segments could not be read, and lie in quarantine; `done` is what was done with the others."""
+    """Segments could not be read and are in quarantine; `done` is the result for the others."""
 
     def __init__(self, done: dict[str, Any], count: int) -> None:
         hint = "'ranklake status' says why, and 'ranklake disown' sets aside what is lost"
@@ -102,27 +102,27 @@ class UnreadableError(FindingsError):
 
 
 def unreadable_in(ingested: dict[str, Any]) -> int:
-    """Return how many segments an ingest could not read; those that a rule refused are none of them."""
+    """Return the number of segments that an ingest could not read, without segments refused by a rule."""
     refused: dict[str, int] = ingested["refused"]
     return int(ingested["unreadable"]) - sum(refused.values())
 
 
 def refuse_unreadable(done: dict[str, Any]) -> dict[str, Any]:
-    """Return what an ingest did. Raises `UnreadableError` or `DamageError` for findings, so that a flow ends Failed."""
+    """Return the result of an ingest. Raises `UnreadableError` or `DamageError`, so that a flow ends Failed."""
     if count := unreadable_in(done):
         raise UnreadableError(done, count)
     return refuse_damage(done)
 
 
 def refuse_failure(done: dict[str, Any]) -> dict[str, Any]:
-    """Return what checks found. Raises `ChecksFailedError` where they failed, so that a flow ends Failed."""
+    """Return the result of checks. Raises `ChecksFailedError` if they failed, so that a flow ends Failed."""
     if not done["passed"]:
         raise ChecksFailedError(done, done)
     return done
 
 
 def ingest_once(context: Context, progress: Progress | None = None) -> dict[str, Any]:
-    """Bring new segments into the lake; return the fields of `ranklake.lake.ingest.run.IngestResult`."""
+    """Ingest new segments; return the fields of `ranklake.lake.ingest.run.IngestResult`."""
     lake = context.create_lake()
     with context.workers() as workers:
         result = ingest(lake, context.spool(), workers, keep_days=KEEP_DAYS, progress=progress)
@@ -133,9 +133,9 @@ def ingest_once(context: Context, progress: Progress | None = None) -> dict[str,
 def check_once(
     context: Context, progress: Progress | None = None, kinds: Sequence[str] = KINDS, *, again: bool = False
 ) -> dict[str, Any]:
-    """Check new partitions of tables of some kinds, or `again` all; return whether all passed, and what did not.
+    """Check new partitions of tables of some kinds, or all with `again`; return the verdict and the failures.
 
-    Masked columns that hold values in clear do not pass, either, whether their partitions are new or not.
+    Unmasked values in masked columns are failures, too, in new and old partitions.
     """
     lake = context.open_lake()
     with context.workers() as workers:
@@ -145,7 +145,7 @@ def check_once(
 
 
 def rollup_once(context: Context, progress: Progress | None = None) -> dict[str, Any]:
-    """Recompute what changed; return the partitions written per rollup."""
+    """Recompute the rollups with changed inputs; return the partitions written per rollup."""
     lake = context.open_lake()
     with context.workers() as workers:
         results = run_rollups(lake, workers=workers, progress=progress)
@@ -156,25 +156,27 @@ class PlaybooksFailedError(FindingsError):
     """Files of playbooks cannot be used, or steps failed."""
 
     def __init__(self, done: dict[str, Any]) -> None:
-        steps = [f"{one['playbook']}.{one['step']} of {one['incident']}: {one['outcome']}" for one in done["failed"]]
+        steps = [
+            f"{step['playbook']}.{step['step']} of {step['incident']}: {step['outcome']}" for step in done["failed"]
+        ]
         hint = "" if done["fault"] else "ranklake playbooks run shows how all steps stand"
         super().__init__(done, done["fault"] or f"steps of playbooks failed: {'; '.join(steps[:3])}", hint=hint)
 
 
 def refuse_failed_steps(done: dict[str, Any]) -> dict[str, Any]:
-    """Return what playbooks did. Raises `PlaybooksFailedError` where steps failed, so that a flow ends Failed."""
+    """Return the result of playbooks. Raises `PlaybooksFailedError` if steps failed, so that a flow ends Failed."""
     if done.get("fault") or done.get("failed"):
         raise PlaybooksFailedError(done)
     return done
 
 
 def playbooks_once(context: Context) -> dict[str, Any]:
-    """Follow the configured playbooks: do what they allow where ``[playbooks] act`` is set, else write it down."""
+    """Run the steps of the configured playbooks if ``[playbooks] act`` is set; otherwise record them as proposals."""
     lake, section = context.open_lake(), context.config.playbooks
     result = {"act": section.act, "fault": "", "outcomes": dict[str, int](), "failed": list[dict[str, Any]]()}
     try:
         playbooks = load_playbooks(Path(section.files))
-    except PlaybookError as error:  # the stages after this one go on
+    except PlaybookError as error:  # later stages must still run
         return {**result, "fault": "\n".join(map(str, (error, *error.others)))}
     runner = playbook_runner(context, lake, playbooks, "the flow playbooks")
     planned = runner.plan()
@@ -188,7 +190,7 @@ def playbooks_once(context: Context) -> dict[str, Any]:
 
 
 def playbook_runner(context: Context, lake: Lake, playbooks: Playbooks, actor: str) -> Runner:
-    """Return what carries out playbooks, as it is configured."""
+    """Return the runner of playbooks with the configured limits."""
 
     def run_checks_of(tables: tuple[str, ...]) -> tuple[bool, str]:
         with context.workers() as workers:
@@ -202,61 +204,64 @@ def playbook_runner(context: Context, lake: Lake, playbooks: Playbooks, actor: s
 
 
 def upkeep_once(context: Context, progress: Progress | None = None, *, with_scrub: bool = False) -> dict[str, Any]:
-    """Maintain the tables' files; return the fields of `UpkeepResult`, and what else went."""
+    """Maintain the tables' files; return the fields of `UpkeepResult`, and retention plans whose files were purged."""
     lake = context.open_lake()
     with context.workers() as workers:
         result = upkeep(lake, workers, with_scrub=with_scrub, progress=progress)
-    over = purge_due(lake, account(lake))
+    purged_plans = purge_due(lake, account(lake))
     audit_upkeep(context, lake, result)
-    return {**asdict(result), "retention": {**over.plain(), "expired": expired_names(lake.tables)}}
+    return {**asdict(result), "retention": {**purged_plans.plain(), "expired": expired_names(lake.tables)}}
 
 
 def catalog_once(context: Context) -> dict[str, Any]:
-    """Bring the catalog's tables up to date; return how many rows each got, and what changed of names lately."""
+    """Refresh the catalog's tables; return the number of rows of each, and recent changes of names."""
     lake = context.open_lake()
     result = asdict(refresh(lake))
-    return {**result, "changes": [one.plain() for one in changes(lake, datetime.now(UTC) - ANNOUNCED)]}
+    return {**result, "changes": [change.plain() for change in changes(lake, datetime.now(UTC) - ANNOUNCED)]}
 
 
 def slo_once(context: Context) -> dict[str, Any]:
-    """Evaluate the objectives and write what was attained into the table ``slo``; return that, alerts first.
+    """Evaluate the objectives and record the results in the table ``slo``; return them, alerts first.
 
-    Raises `ranklake.insight.slo.document.SloError` where a file of them cannot be used.
+    Raises `ranklake.insight.slo.document.SloError` if a file of objectives is invalid.
     """
     lake = context.open_lake()
     statuses = evaluate_all(lake, context.slos().values(), datetime.now(UTC), alerts=context.burn_alerts())
     record(lake.tables, statuses)
-    return {"objectives": [{**asdict(each), "window_end_ts": each.window_end_ts.isoformat()} for each in statuses]}
+    return {
+        "objectives": [{**asdict(status), "window_end_ts": status.window_end_ts.isoformat()} for status in statuses]
+    }
 
 
 def report_once(context: Context) -> dict[str, Any]:
-    """Write the report's pages that changed to ``[report] out``; return the state that they tell, and what was written.
+    """Write the report's changed pages to ``[report] out``; return the state of each section, and what was written.
 
-    Raises `ranklake.config.ConfigError` where no place is configured, and what `ranklake.views.html.site.publish` does.
+    Raises `ranklake.config.ConfigError` if no place is configured, and the errors of
+    `ranklake.views.html.site.publish`.
     """
     return report_of(context, tuple(SECTIONS))
 
 
 def report_of(context: Context, names: Sequence[str], run: str = "") -> dict[str, Any]:
-    """Write some sections of the report likewise; a run that is named has a page however old it is.
+    """Write some sections of the report, as `report_once`; a named run gets a page regardless of its age.
 
     Raises also `ranklake.insight.runs.find.NoSuchRunError`.
     """
     lake, faults = context.open_lake(), dict[str, str]()
-    result = [_section(lake.store, name, partial(SECTIONS[name].make, context, lake, run), faults) for name in names]
-    return _published(context, result, faults)
+    sections = [_section(lake.store, name, partial(SECTIONS[name].make, context, lake, run), faults) for name in names]
+    return _published(context, sections, faults)
 
 
 def _section(store: Store, name: str, make: Callable[[], Section], faults: dict[str, str]) -> Section:
-    """Return a section; where it cannot be made, a page that says why, which is added to `faults`, too.
+    """Return a section, or a page with the error if it cannot be made, which is also added to `faults`.
 
-    Whatever one section stumbles over costs that section alone. Raises what all would stumble over.
+    An error in one section does not affect the others. Raises errors that concern all sections.
     """
     try:
         return make()
     except (NoSuchRunError, UnseenError, LakeUnreachableError, ModuleNotFoundError):
         raise
-    except Exception as error:  # noqa: BLE001 - a bug in one section is no reason to lose the others
+    except Exception as error:  # noqa: BLE001 - other sections must still be written
         faults[name] = fault_text(error)
         return failed_section(
             name, store.uri.rstrip("/").rpartition("/")[2], f"This section cannot be made: {faults[name]}"
@@ -264,7 +269,7 @@ def _section(store: Store, name: str, make: Callable[[], Section], faults: dict[
 
 
 class ReportError(FindingsError):
-    """Sections of the report could not be made; `done` is what was written."""
+    """Sections of the report could not be made; `done` is the result with the other sections."""
 
     def __init__(self, done: dict[str, Any]) -> None:
         parts = "; ".join(f"{name}: {reason}" for name, reason in done["broken"].items())
@@ -272,41 +277,44 @@ class ReportError(FindingsError):
 
 
 def refuse_broken(done: dict[str, Any]) -> dict[str, Any]:
-    """Return what was written. Raises `ReportError` where sections could not be made, so that a flow ends Failed."""
+    """Return the result. Raises `ReportError` if sections could not be made, so that a flow ends Failed."""
     if done.get("broken"):
         raise ReportError(done)
     return done
 
 
 def report_as(context: Context, lake: Lake, names: Sequence[str], run: str, role: Role) -> dict[str, Any]:
-    """Write some sections as a role sees them; ``left_out`` of what is returned tells why others are not there.
+    """Write some sections as a role sees them; ``left_out`` of the result has the reasons for omitted sections.
 
-    Raises what `report_of` does, and `ranklake.lake.query.roles.RoleError` where none of them may be shown.
+    Raises the errors of `report_of`, and `ranklake.lake.query.roles.RoleError` if the role may see none of them.
     """
-    result, left_out, faults = list[Section](), dict[str, str](), dict[str, str]()
+    sections, left_out, faults = list[Section](), dict[str, str](), dict[str, str]()
     for name in names:
         make = SECTIONS[name].make_for_role
         if make is None:
             left_out[name] = "it tells of whole tables, whoever's rows are in them"
             continue
         try:
-            result.append(_section(lake.store, name, partial(make, lake, role, run), faults))
+            sections.append(_section(lake.store, name, partial(make, lake, role, run), faults))
         except UnseenError as error:
             left_out[name] = error.what
-    if not result:
+    if not sections:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
         raise RoleError(f"nothing to show to role {role.name}: {reasons}", where="--role", hint="ask for its tables")
-    return {**_published(context, result, faults, role.name), "left_out": left_out}
+    return {**_published(context, sections, faults, role.name), "left_out": left_out}
 
 
-def _published(context: Context, made: Sequence[Section], faults: dict[str, str], role: str = "") -> dict[str, Any]:
-    result = publish(context.place(context.config.report_out()), *made, role=role)
-    sections = {one.name: {"title": one.title, "state": one.state, "headline": one.headline} for one in made}
-    return {**sections, "published": asdict(result), "broken": faults | result.broken}
+def _published(context: Context, sections: Sequence[Section], faults: dict[str, str], role: str = "") -> dict[str, Any]:
+    result = publish(context.place(context.config.report_out()), *sections, role=role)
+    facts = {
+        section.name: {"title": section.title, "state": section.state, "headline": section.headline}
+        for section in sections
+    }
+    return {**facts, "published": asdict(result), "broken": faults | result.broken}
 
 
 def share_once(context: Context, progress: Progress | None = None) -> dict[str, Any]:
-    """Keep all shares up to date; make those that ``[shares]`` names, drop those whose role is gone."""
+    """Refresh all shares; create those in ``[shares]``, and delete those whose role no longer exists."""
     lake = context.open_lake()
     wanted = context.config.wanted_shares()
     if not wanted and not shares(lake.store):
@@ -318,18 +326,21 @@ def share_once(context: Context, progress: Progress | None = None) -> dict[str, 
 
 
 class ArtifactsError(FindingsError):
-    """Artifacts are not what was recorded; `done` is what was found."""
+    """Artifacts differ from their records; `done` is the result of all verifications."""
 
     def __init__(self, done: dict[str, Any]) -> None:
-        wrong = [one for one in done["artifacts"] if not one["verified"]]
-        texts = [f"{printable(one['name'])} of {printable(one['run'])}: {one['verdict']}" for one in wrong]
+        altered = [artifact for artifact in done["artifacts"] if not artifact["verified"]]
+        texts = [
+            f"{printable(artifact['name'])} of {printable(artifact['run'])}: {artifact['verdict']}"
+            for artifact in altered
+        ]
         hint = "ranklake verify-artifact NAME --run RUN tells where it was looked for"
         super().__init__(done, f"artifacts are not as recorded: {first_few(texts)}", hint=hint)
 
 
 def refuse_altered(done: dict[str, Any]) -> dict[str, Any]:
-    """Return what was found. Raises `ArtifactsError` where artifacts are not as recorded, so that a flow fails."""
-    if not all(one["verified"] for one in done["artifacts"]):
+    """Return the result. Raises `ArtifactsError` if artifacts differ from their records, so that a flow ends Failed."""
+    if not all(artifact["verified"] for artifact in done["artifacts"]):
         raise ArtifactsError(done)
     return done
 
@@ -337,28 +348,28 @@ def refuse_altered(done: dict[str, Any]) -> dict[str, Any]:
 def verify_artifacts_once(
     context: Context, *, limit: int = MOST_ARTIFACTS, max_bytes: int = MOST_ARTIFACT_BYTES
 ) -> dict[str, Any]:
-    """Hash recorded artifacts again, those first that wait longest, within a bound; return the results of each."""
+    """Hash recorded artifacts again, the longest unverified first, up to the limits; return the result of each."""
     lake = context.open_lake()
     allow = allowed_places((*context.config.artifacts.allow, lake.uri, context.config.spool.uri), ())
-    who = "the flow verify_artifacts"
+    actor = "the flow verify_artifacts"
     result = rehash(
         lake.store,
         longest_unverified(lake, ""),
         allow,
-        lambda verdicts: note(lake, verdicts, who),
+        lambda verdicts: note(lake, verdicts, actor),
         limit=limit,
         most_bytes=max_bytes,
     )
     checked = [
-        {"run": one.row["run"], "name": one.row["name"], "verified": one.is_good, "verdict": one.status}
-        for one in result.verdicts
+        {"run": verdict.row["run"], "name": verdict.row["name"], "verified": verdict.is_good, "verdict": verdict.status}
+        for verdict in result.verdicts
     ]
     counts = {"hashed_bytes": result.hashed_bytes, "not_allowed": len(result.closed), "waiting": result.waiting}
     return {"artifacts": checked, **counts}
 
 
 def retention_plan_once(context: Context, *, as_of: date | None = None) -> dict[str, Any]:
-    """Plan what is past its retention period on a day, by default today (UTC); return the plan, None if nothing is."""
+    """Plan retention of rows past their period on a day (default: today, UTC); return the plan, None if none is due."""
     day = as_of or datetime.now(UTC).date()
     lake = context.open_lake()
     policies = context.policies(lake)
@@ -371,49 +382,49 @@ def retention_plan_once(context: Context, *, as_of: date | None = None) -> dict[
 
 
 def retention_apply_once(context: Context, *, plan: str, by: str = "") -> dict[str, Any]:
-    """Apply an approved plan by its name, then sweep the spool where one is configured; return what went.
+    """Apply an approved plan by its name, then sweep the spool if one is configured; return what was removed.
 
     Parameters
     ----------
     by
-        Who applies it, for the audit trail; by default the account that runs this. Where approvals are signed,
-        ``[approvals] key`` signs.
+        Actor for the audit trail; by default the account that runs this. Where approvals are signed, ``[approvals]
+        key`` signs.
 
-    Raises what `ranklake.retention.plans.apply.apply` does: nothing goes without an approval that the lake holds, nor
-    by whoever gave it.
+    Raises the errors of `ranklake.retention.plans.apply.apply`: nothing is removed without an approval in the lake, or
+    by its approver.
     """
     lake = context.open_lake()
     actor = name_of(lake, f"ranklake retain apply {plan}", by)
     proposal, fresh = apply(lake, plan, actor, lake.contracts(), context.policies(lake))
     swept = sweep(lake, context.spool(), actor) if context.has_spool else None
-    withdrawn = [asdict(one) for one in withdraw(lake.store, {item.table for item in proposal.items})]
+    withdrawn = [asdict(share) for share in withdraw(lake.store, {item.table for item in proposal.items})]
     outcome = {"swept": None if swept is None else asdict(swept), "withdrawn": withdrawn}
     left_in_backups = list(follow_removals(lake))
     return {"applied_now": fresh, "left_in_backups": left_in_backups, **outcome, **proposal.plain()}
 
 
 class UnsoundError(FindingsError):
-    """The doctor found something wrong; `done` is what it found, the message what nobody else tells of it."""
+    """The doctor found faults; `done` is its result. The message has the faults that rounds of alerts do not report."""
 
     def __init__(self, done: dict[str, Any]) -> None:
-        untold = [each for each in done["findings"] if not each["is_alerted"]]
-        first = first_few([f"{each['check']}: {each['what']}" for each in untold or done["findings"]])
+        unalerted = [finding for finding in done["findings"] if not finding["is_alerted"]]
+        first = first_few([f"{finding['check']}: {finding['what']}" for finding in unalerted or done["findings"]])
         super().__init__(done, f"the doctor finds {first}", hint="its artifact, and 'ranklake doctor', say what to do")
 
 
 class AlertedError(UnsoundError):
-    """All that the doctor found wrong is what rounds of alerts tell by themselves."""
+    """Rounds of alerts report all faults that the doctor found."""
 
 
 def refuse_unsound(done: dict[str, Any]) -> dict[str, Any]:
-    """Return what the doctor found. Raises `UnsoundError` where something is wrong, so that a flow ends Failed."""
+    """Return the doctor's result. Raises `UnsoundError` if it found faults, so that a flow ends Failed."""
     if done["findings"]:
-        raise (AlertedError if all(each["is_alerted"] for each in done["findings"]) else UnsoundError)(done)
+        raise (AlertedError if all(finding["is_alerted"] for finding in done["findings"]) else UnsoundError)(done)
     return done
 
 
 def doctor_once(context: Context) -> dict[str, Any]:
-    """Look at everything that ranklake depends on, where this runs; return counts by state, and what is wrong."""
+    """Examine everything that ranklake depends on, on this machine; return counts by state, and the faults."""
     findings = examine(Patient(context.config))
-    wrong = [asdict(finding) for finding in findings if finding.is_wrong]
-    return {"counts": dict(Counter(finding.state for finding in findings)), "findings": wrong}
+    faults = [asdict(finding) for finding in findings if finding.is_wrong]
+    return {"counts": dict(Counter(finding.state for finding in findings)), "findings": faults}

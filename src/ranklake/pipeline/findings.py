@@ -48,23 +48,23 @@ def with_masks(context: Context, lake: Lake, kinds: Collection[str], summary: di
     If a key or file cannot be read, the result is an error; it is not raised, so that results of checks are still
     reported.
     """
-    tables = [one.table for one in lake.contracts().values() if one.kind in kinds]
+    tables = [contract.table for contract in lake.contracts().values() if contract.kind in kinds]
     try:
         results = _results(context.mask_proofs(lake, tables), summary["check_run"])
     except RanklakeError as error:
         results = [_result(RESULTS, None, "errored", f"masks cannot be proven: {error}", summary["check_run"])]
     if not results:
         return summary
-    counts = Counter(summary["checks"]) + Counter(one.status for one in results)
-    unsound = [*summary["unsound"], *(one.plain() for one in results)]
+    counts = Counter(summary["checks"]) + Counter(result.status for result in results)
+    unsound = [*summary["unsound"], *(result.plain() for result in results)]
     return {**summary, "passed": False, "checks": dict(sorted(counts.items())), "unsound": unsound}
 
 
 def _results(proofs: Sequence[Proof], check_run: str) -> list[CheckResult]:
     return [
-        _result(one.table, one, "failed", f"{one.problem}; {one.hint}", check_run)
-        for one in proofs
-        if one.status == "unmasked"
+        _result(proof.table, proof, "failed", f"{proof.problem}; {proof.hint}", check_run)
+        for proof in proofs
+        if proof.status == "unmasked"
     ]
 
 

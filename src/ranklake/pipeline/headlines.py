@@ -22,9 +22,12 @@ def _check(done: Done) -> list[str]:
 
 
 def _rollup(done: Done) -> list[str]:
-    written = [one for one in done["rollups"] if one["partitions"]]
-    partitions = sum(len(one["partitions"]) for one in written)
-    return [counted(partitions, "partition"), f"{sum(one['rows'] for one in written):,} rows of {len(written)} tables"]
+    written = [rollup for rollup in done["rollups"] if rollup["partitions"]]
+    partitions = sum(len(rollup["partitions"]) for rollup in written)
+    return [
+        counted(partitions, "partition"),
+        f"{sum(rollup['rows'] for rollup in written):,} rows of {len(written)} tables",
+    ]
 
 
 def _upkeep(done: Done) -> list[str]:
@@ -49,7 +52,7 @@ def _report(done: Done) -> list[str]:
 
 
 def _share(done: Done) -> list[str]:
-    changed = sum(one["changed"] for one in done["refreshed"])
+    changed = sum(share["changed"] for share in done["refreshed"])
     counts = [f"{changed:,} of {counted(len(done['refreshed']), 'share')} changed"]
     return [*counts, *([f"{len(done['dropped']):,} dropped"] if done["dropped"] else [])]
 
@@ -80,8 +83,8 @@ def _retention_apply(done: Done) -> list[str]:
 
 
 def _verify_artifacts(done: Done) -> list[str]:
-    wrong = sum(not one["verified"] for one in done["artifacts"])
-    counts = [f"{counted(len(done['artifacts']), 'artifact')} hashed again, {wrong:,} not as recorded"]
+    altered = sum(not artifact["verified"] for artifact in done["artifacts"])
+    counts = [f"{counted(len(done['artifacts']), 'artifact')} hashed again, {altered:,} not as recorded"]
     more = {"not opened": "not_allowed", "waiting": "waiting"}
     return counts + [f"{done[name]:,} {words}" for words, name in more.items() if done[name]]
 

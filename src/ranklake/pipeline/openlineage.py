@@ -130,7 +130,7 @@ class _Events:
         """Send an event; failures are logged, not raised."""
         try:
             self._transport.emit(self._event(kind, units, done or {}, error))
-        except Exception as fault:  # noqa: BLE001 - whatever a receiver or the client raises, the stage goes on
+        except Exception as fault:  # noqa: BLE001 - errors of a receiver must not fail the stage
             _LOG.warning("the OpenLineage event %s of %s was not sent: %s", kind, self._stage, redact(str(fault)))
 
     def _event(self, kind: str, units: _Units | None, done: Done, error: BaseException | None) -> RunEvent:
@@ -165,7 +165,7 @@ class _Datasets:
         return {each.name: each for each in rollups}
 
     def read(self, name: str) -> InputDataset | None:
-        """Return the input datasets with their check results; None for an unconfigured spool."""
+        """Return an input dataset with its check results; None for an unconfigured spool."""
         if name == SPOOL:
             uri = self._context.config.spool.uri
             return InputDataset(*dataset_name(uri)) if uri else None
@@ -173,7 +173,7 @@ class _Datasets:
         return InputDataset(*place, self._assertions(name), facets=self._schema(name))
 
     def written(self, name: str) -> OutputDataset:
-        """Return the output datasets, with column lineage if SQL computed them."""
+        """Return an output dataset, with column lineage if SQL computed it."""
         facets = self._schema(name) | self._column_lineage(name)
         rows = sum(each["rows"] for each in self._done.get("rollups", ()) if each["name"] == name)
         statistics = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=rows)
@@ -206,7 +206,7 @@ class _Datasets:
         ]
 
     def _assertions(self, name: str) -> dict[str, InputDatasetFacet]:
-        """Return a table's check results: present and earlier failures, else one that all passed."""
+        """Return a table's failed checks, new and earlier; one passed assertion if there are none."""
         if "unsound" not in self._done:
             return {}
         results = [each for key in ("unsound", "standing") for each in self._done[key] if each["table"] == name]
@@ -220,9 +220,6 @@ class _Datasets:
 def _described(doc: str, class_: str, mask: str | None) -> str:
     flag = "" if class_ == "operational" else f" ({class_}{f', mask {mask}' if mask else ''})"
     return f"{doc}{flag}"
-
-
-"""Characters that keys of assets must not contain, and others."""
 
 
 def dataset_name(place: str, table: str = "") -> tuple[str, str]:

@@ -96,9 +96,9 @@ class OtlpSender:
         """Count the rejected items in an answer with OTLP's partial success."""
         try:
             partial = json.loads(answer or b"{}").get("partialSuccess") or {}
-            why = printable(str(partial.get("errorMessage") or "no reason given"))
+            reason_text = printable(str(partial.get("errorMessage") or "no reason given"))
             count = sum(int(value) for name, value in partial.items() if name.startswith("rejected"))
         except (ValueError, TypeError, AttributeError, RecursionError):
             return
         if count > 0:
-            self.rejected[why] = self.rejected.get(why, 0) + count
+            self.rejected[reason_text] = self.rejected.get(reason_text, 0) + count

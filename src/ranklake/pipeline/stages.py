@@ -59,7 +59,7 @@ Done = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Work that is scheduled by itself, or as a step of the pipeline.
+    """Work with a schedule of its own, or as a step of the pipeline.
 
     Attributes
     ----------
@@ -81,11 +81,11 @@ class Stage:
     outcome: Callable[[Done], Done] = refuse_damage
     drives: bool = True
 
-    def run(self, context: Context, **options: Any) -> Done:  # noqa: ANN401 - the stage's own
+    def run(self, context: Context, **options: Any) -> Done:  # noqa: ANN401 - they differ by stage
         """Do the work, record its outcome, and send OpenLineage events if configured."""
         return carry_out(self, context, lambda: self._emitting(context, **options))
 
-    def _emitting(self, context: Context, **options: Any) -> Done:  # noqa: ANN401 - likewise
+    def _emitting(self, context: Context, **options: Any) -> Done:  # noqa: ANN401 - as above
         if not context.config.openlineage.url:
             return self.work(context, **options)
         try:
@@ -170,7 +170,7 @@ DRILL: Final = Stage(
     "Restore the newest backup of each place that [backup] names into a scratch folder, verify it, and measure that.",
     drill_once,
     refuse_failed_backups,
-    drives=False,  # likewise
+    drives=False,  # it only reads the lake
 )
 DOCTOR: Final = Stage(
     "doctor",
@@ -205,13 +205,11 @@ def steps(context: Context) -> list[Step]:
     return [step for step in PIPELINE if step.is_wanted(context)]
 
 
-def merge_stage_results(done: Iterable[tuple[Stage, Done]]) -> Done:
+def merge_stage_results(results: Iterable[tuple[Stage, Done]]) -> Done:
     """Return the results of the pipeline's steps, by stage; a stage's two steps are merged."""
     by_stage: Done = {}
-    for stage, done_of_step in done:
-        by_stage[stage.name] = (
-            merged_summary(by_stage[stage.name], done_of_step) if stage.name in by_stage else done_of_step
-        )
+    for stage, result in results:
+        by_stage[stage.name] = merged_summary(by_stage[stage.name], result) if stage.name in by_stage else result
     return by_stage
 
 
@@ -220,25 +218,25 @@ def pipeline_once(context: Context) -> Done:
 
     An error ends the pipeline, except that alerts still run: they must report lasting and overdue problems.
     """
-    result: list[tuple[Stage, Done]] = []
-    left = steps(context)
+    results: list[tuple[Stage, Done]] = []
+    remaining = steps(context)
     with round_of(context), context.held_workers():
         try:
-            while left:
-                step = left.pop(0)
-                result.append((step.stage, step.stage.run(context, **step.options)))
+            while remaining:
+                step = remaining.pop(0)
+                results.append((step.stage, step.stage.run(context, **step.options)))
                 context = context.with_lake()  # created by the first step, if necessary
         except Exception:
             with suppress(Exception):  # the first error is raised
-                for step in alerts_in(left):
+                for step in alerts_in(remaining):
                     step.stage.run(context, **step.options)
             raise
-    return merge_stage_results(result)
+    return merge_stage_results(results)
 
 
-def alerts_in(left: Iterable[Step]) -> list[Step]:
+def alerts_in(remaining: Iterable[Step]) -> list[Step]:
     """Return the step of alerts, if it was not reached."""
-    return [step for step in left if step.stage is ALERTS]
+    return [step for step in remaining if step.stage is ALERTS]
 
 
 def pipeline_outcome(done: Done) -> Done:
@@ -264,7 +262,7 @@ class JudgedStage(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the stage."""
+        """Name of the stage."""
 
     @property
     def outcome(self) -> Callable[[Done], Done]:
@@ -289,10 +287,10 @@ def round_of(context: "Context") -> Iterator[None]:
 def carry_out(stage: JudgedStage, context: "Context", work: Callable[[], Done]) -> Done:
     """Do a stage's work, and record its outcome. Raises what the work raises; findings are not raised here."""
     with round_of(context):
-        kept = _ROUND.get()
-        assert kept is not None
+        round_ = _ROUND.get()
+        assert round_ is not None
         began, ts, cpu_s, requests = time.monotonic(), datetime.now(UTC), _cpu_s(), Counter(COUNTS)
-        row: dict[str, Any] = {"ts": ts, "stage": stage.name, "round": kept[0], "outcome": "ok", "date": ts.date()}
+        row: dict[str, Any] = {"ts": ts, "stage": stage.name, "round": round_[0], "outcome": "ok", "date": ts.date()}
         try:
             result = work()
         except Exception as error:
@@ -312,7 +310,7 @@ def carry_out(stage: JudgedStage, context: "Context", work: Callable[[], Done]) 
             row["cpu_s"] = max(_cpu_s() - cpu_s, 0.0) if is_here else None
             is_counted = is_here and any(uri.startswith(_S3) for uri in (config.lake.uri, config.spool.uri))
             row |= {name: COUNTS[name] - requests[name] if is_counted else None for name in COLUMNS}
-            kept[1].append(row)
+            round_[1].append(row)
 
 
 def _cpu_s() -> float:
@@ -332,5 +330,5 @@ def _write(context: "Context", rows: Rows) -> None:
         return
     try:
         append_own(context.open_lake().tables, TABLE, lambda _: rows)
-    except (RanklakeError, OSError) as error:  # the stages' work is done already
+    except (RanklakeError, OSError) as error:  # the stages' work is committed already
         _LOG.warning("how stages went is not kept: %s", type(error).__name__)

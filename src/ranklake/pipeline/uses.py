@@ -74,27 +74,29 @@ def column_uses(
     contracts = lake.contracts()
     rollups = {each.name: each for each in rollups_of(lake)}
     names = [column] if column else list(target.names)
-    asked: dict[str, set[str]] = {target.table: {*names}}
+    columns_by_table: dict[str, set[str]] = {target.table: {*names}}
     for (table, name), source in forward({(target.table, each) for each in names}, rollups, contracts).items():
         if name:
-            asked.setdefault(table, set()).add(name)
+            columns_by_table.setdefault(table, set()).add(name)
         yield ColumnUse("rollup", f"{table}.{name}" if name else table, ".".join(filter(None, source)))
-    declared = list(_declared(asked, contracts))
+    declared = list(_declared(columns_by_table, contracts))
     yield from declared
     now = datetime.now(UTC)
-    yield from _of_text("page", _pages(), asked)
+    yield from _of_text("page", _pages(), columns_by_table)
     objectives = [
         (f"{slo.name}: {name}", indicator_sql(slo, objective, now, ()))
         for slo in slos.values()
         for name, objective in slo.objectives.items()
     ]
-    promised = list(_of_text("objective", objectives, asked))
-    yield from promised
-    yield from _of_text("alert", [(name, rule.sql) for name, rule in alerts.rules.items() if rule.sql], asked)
-    yield from dict.fromkeys(_alerted(alerts, [*declared, *promised]))
+    objective_uses = list(_of_text("objective", objectives, columns_by_table))
+    yield from objective_uses
+    yield from _of_text(
+        "alert", [(name, rule.sql) for name, rule in alerts.rules.items() if rule.sql], columns_by_table
+    )
+    yield from dict.fromkeys(_alerted(alerts, [*declared, *objective_uses]))
     for share in shares(lake.store):
         role = roles.get(share.role)
-        for table, columns in asked.items() if role is not None else ():
+        for table, columns in columns_by_table.items() if role is not None else ():
             seen = set(role.columns(contracts[table])) if role is not None and role.sees(table) else set()
             yield from (ColumnUse("share", share.name, f"{table}.{each}") for each in sorted(columns & seen))
     for use in logged_uses(lake.store, now.date() - LATELY, target.table, column):
@@ -102,17 +104,17 @@ def column_uses(
         yield ColumnUse("query", use.consumer, name, use.queries, use.last)
 
 
-def _declared(asked: Mapping[str, set[str]], contracts: "Mapping[str, Contract]") -> Iterator[ColumnUse]:
+def _declared(columns_by_table: Mapping[str, set[str]], contracts: "Mapping[str, Contract]") -> Iterator[ColumnUse]:
     """Yield checks, metrics and detectors, which declare their inputs."""
-    for table, columns in asked.items():
+    for table, columns in columns_by_table.items():
         for check in contracts[table].all_checks():
             yield from (ColumnUse("check", check.id, f"{table}.{each}") for each in check.columns if each in columns)
     for metric in load_metrics().values():
         table, _, column = metric.stored_in.partition(".")
-        if column in asked.get(table, ()):
+        if column in columns_by_table.get(table, ()):
             yield ColumnUse("metric", metric.name, metric.stored_in)
     for detector in DETECTORS:
-        used = asked.get(detector.table, set()).intersection(detector.columns)
+        used = columns_by_table.get(detector.table, set()).intersection(detector.columns)
         yield from (ColumnUse("detector", detector.name, f"{detector.table}.{each}") for each in sorted(used))
 
 
@@ -139,7 +141,9 @@ def _pages() -> list[tuple[str, str]]:
     return [(path.relative_to(_ROOT).as_posix(), path.read_text(encoding="utf-8")) for path in paths]
 
 
-def _of_text(kind: str, texts: Collection[tuple[str, str]], asked: Mapping[str, set[str]]) -> Iterator[ColumnUse]:
+def _of_text(
+    kind: str, texts: Collection[tuple[str, str]], columns_by_table: Mapping[str, set[str]]
+) -> Iterator[ColumnUse]:
     for name, sql in texts:
-        for table, columns in asked.items():
+        for table, columns in columns_by_table.items():
             yield from (ColumnUse(kind, name, f"{table}.{each}") for each in named_columns(sql, table, columns))
