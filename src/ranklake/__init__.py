@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> str:
-    """Look the version up on demand: it takes 50 ms, and the agent's workers start every minute."""
+    """Return the version, which takes 50 ms to read, only on demand: the agent's workers start every minute."""
     if name == "__version__":
         from importlib.metadata import version
 

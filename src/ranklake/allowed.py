@@ -1,8 +1,8 @@
-"""Which places a URI found in data may lead to.
+"""Places that a URI from recorded data may refer to.
 
-Recorded URIs are not trusted: a command that opened any of them could be made to read any file of its machine, or to
-send credentials to any host. So a place is opened only if the operator allows it (``[artifacts] allow``) or names it on
-the command line, or if it lies in the lake or the spool.
+Recorded URIs are not trusted: opening any of them could read any file of this machine, or send credentials to any host.
+So a place is opened only if the operator allows it (``[artifacts] allow``), if the command line names it, or if it is
+in the lake or the spool.
 """
 
 import os
@@ -17,7 +17,7 @@ _SAME: Final = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "adl": "a
 
 
 class NotAllowedError(RanklakeError):
-    """A place that configuration does not allow to open."""
+    """A place that the configuration does not allow to be opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class AllowedPlaces:
     Attributes
     ----------
     places
-        Folders, URIs of buckets, hosts or folders in them, or a scheme alone such as ``s3://``; what lies below is
-        allowed, too.
+        Folders, URIs of buckets, hosts or folders in them, or a scheme alone such as ``s3://``; everything below them
+        is allowed, too.
     named
-        Places that the command line names: exactly these.
+        Places on the command line; exactly these are allowed.
     closed
-        Places that may never be opened, nor places in them or around them.
+        Places that are never opened, nor places in them or around them.
     """
 
     places: tuple[str, ...] = ()
@@ -53,18 +53,18 @@ class AllowedPlaces:
 
     def check_within(self, folder: str, path: str) -> None:
         """Raise `NotAllowedError` if a link in a local folder leads to a place that may not be opened."""
-        file = os.path.realpath(os.path.join(folder, path))  # noqa: PTH118 - a million times
+        file = os.path.realpath(os.path.join(folder, path))  # noqa: PTH118 - called up to a million times
         if not f"{file}/".startswith(f"{os.path.realpath(folder).rstrip('/')}/"):
             self.check(file)
 
 
 def allowed_places(places: Iterable[str], named: Iterable[str], closed: Iterable[str] = ()) -> AllowedPlaces:
     """Return the allowed places; empty ones are dropped."""
-    return AllowedPlaces(*(tuple(filter(None, some)) for some in (places, named, closed)))
+    return AllowedPlaces(*(tuple(filter(None, uris)) for uris in (places, named, closed)))
 
 
 def _is_below(uri: str, place: str) -> bool:
-    if "::" in uri or "\0" in uri:  # fsspec would split it, and open the second part; no path has a NUL
+    if "::" in uri or "\0" in uri:  # fsspec would split at `::` and open the second part; a path has no NUL
         return False
     item, other = _parts(uri), _parts(place)
     if item is None or other is None or item[0] != other[0]:
@@ -75,7 +75,8 @@ def _is_below(uri: str, place: str) -> bool:
 def _parts(uri: str) -> tuple[str, list[str]] | None:
     """Return scheme and path parts of a place; links of local places are resolved.
 
-    None if clients of stores might read it as another place: they drop single dots and what follows ``?versionId=``.
+    None if clients of stores might resolve it to another place: they drop single dots and the text after
+    ``?versionId=``.
     """
     if "\0" in uri:
         return None

@@ -1,9 +1,9 @@
-"""Keeps pyarrow from importing pandas in processes that never hand it a frame or a series.
+"""Keeps pyarrow from importing pandas in processes that pass it no pandas objects.
 
-pyarrow imports pandas, wherever that is installed, with the first value that it converts, to see whether it was handed
-a series. That takes a quarter of the time of a short command, and a Ctrl-C may be lost meanwhile. pyarrow remembers
-whether pandas exists, so it is made to look once while pandas is hidden. What needs pandas by name (`to_pandas`)
-imports it all the same.
+pyarrow imports an installed pandas with the first value that it converts, to test whether the value is a series. That
+takes a quarter of the time of a short command, and a Ctrl-C may be lost during the import. pyarrow caches whether
+pandas exists, so it is made to test once while pandas is hidden. Functions that need pandas (`to_pandas`) still import
+it.
 """
 
 import sys
@@ -28,7 +28,7 @@ class _PandasBlocker:
 
 
 def leave_pandas_out() -> None:
-    """Keep pyarrow from importing pandas from now on, unless pandas is imported already."""
+    """Keep pyarrow from importing pandas, unless pandas is already imported."""
     if _HIDDEN in sys.modules:
         return
     sys.meta_path.insert(0, _PandasBlocker)

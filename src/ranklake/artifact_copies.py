@@ -71,7 +71,7 @@ class TransferResult:
     row
         The artifact.
     place
-        Where it is now.
+        Its location now.
     files, written_bytes
         Its files, and the bytes written; 0 if all existed already.
     """
@@ -95,13 +95,13 @@ def artifacts_of(ask: Ask, run: str, name: str = "") -> list[dict[str, Any]]:
     for row in ask(_TAGGED.format(run=literal(run))).rows:
         holders.setdefault((row["kind"], row["name"], row["sha256"]), []).append(row["tag"])
     newest: set[tuple[str, str]] = set()
-    every = []
+    artifacts = []
     for row in ask(_MADE.format(run=literal(run), names=names)).seen().rows:
         keys = dict.fromkeys((row["kind"], row["name"], sha256) for sha256 in (row["sha256"], None))
         tags = sorted(tag for key in keys for tag in holders.pop(key, []))  # at these bytes, or the newest of the name
-        every.append({**row, "aliases": [*tags, *([LATEST] if row["kind"] not in newest else [])]})
+        artifacts.append({**row, "aliases": [*tags, *([LATEST] if row["kind"] not in newest else [])]})
         newest.add(row["kind"])
-    return every
+    return artifacts
 
 
 def find_artifact(ask: Ask, reference: str) -> dict[str, Any]:
@@ -113,12 +113,12 @@ def find_artifact(ask: Ask, reference: str) -> dict[str, Any]:
     if not (run_text and slash and rest):
         raise NoSuchArtifactError("names no artifact", where=reference, hint="write RUN/NAME or RUN/NAME:ALIAS")
     run = run_with_artifacts(ask, run_text)
-    every = artifacts_of(ask, run)
-    known = {row["name"] for row in every} | {row["kind"] for row in every}
+    artifacts = artifacts_of(ask, run)
+    known = {row["name"] for row in artifacts} | {row["kind"] for row in artifacts}
     name, colon, alias = (rest, "", "") if rest in known else rest.rpartition(":")
     if not colon:
         name = rest
-    named = [row for row in every if name in {row["name"], row["kind"]}]
+    named = [row for row in artifacts if name in {row["name"], row["kind"]}]
     if not named:
         hint = did_you_mean(name, known) or f"'ranklake artifacts list {run}' shows them"
         raise NoSuchArtifactError(f"the run has no artifact {name!r}", where=run, hint=hint)
@@ -134,9 +134,9 @@ def find_artifact(ask: Ask, reference: str) -> dict[str, Any]:
 def alias_rows(
     row: "Mapping[str, Any]", aliases: "Iterable[str]", removed: "Iterable[str]" = ()
 ) -> list[dict[str, Any]]:
-    """Return rows of ``artifacts`` that give an artifact aliases, and take others from it: of its very bytes, if known.
+    """Return rows of ``artifacts`` that add and remove aliases of an artifact, for exactly its bytes if they are known.
 
-    Raises `RefusedError` for what is no name, and `NoSuchArtifactError` for ``latest`` and for an alias it has not.
+    Raises `RefusedError` for an invalid name, and `NoSuchArtifactError` for ``latest`` and for an alias that it lacks.
     """
     facts = {name: row[name] for name in ("name", "kind", "step", "sha256")}
     rows: list[dict[str, Any]] = []
@@ -155,7 +155,7 @@ def alias_rows(
 
 
 def uses_of(ask: Ask, row: Row) -> tuple[Row, ...]:
-    """Return who used an artifact, oldest first: loads of its bytes in any run, and artifacts made from it."""
+    """Return the uses of an artifact, oldest first: loads of its bytes in any run, and artifacts made from it."""
     if not row["sha256"]:
         return ()
     return ask(_USES.format(sha256=literal(row["sha256"]), run=literal(row["run"]))).seen().rows
@@ -169,7 +169,7 @@ def is_copied(store: "Store", row: Row) -> bool:
 def _copied_files(store: "Store", row: Row) -> dict[str, str] | None:
     """Return the digests of an artifact's copied files by path (a single file's is ""); None if the copy is incomplete.
 
-    A folder, and a file with that folder's listing as content, have the same digest. The row tells which one is meant.
+    A folder and a file with that folder's listing as content have the same digest; the row tells them apart.
     """
     sha256 = row["sha256"]
     if not sha256:
@@ -198,10 +198,10 @@ def copy(
     Parameters
     ----------
     at
-        Its present place, if it was moved after recording.
+        Its present location, if it was moved after recording.
 
-    Raises `CopyError` where it is not what was recorded, or too large, `ranklake.allowed.NotAllowedError`, and what the
-    stores raise. If killed, it leaves complete files and scratch files; the next call continues, and upkeep deletes
+    Raises `CopyError` if it differs from the record or is too large, `ranklake.allowed.NotAllowedError`, and errors of
+    the stores. If killed, it leaves complete files and scratch files; the next call continues, and upkeep deletes
     scratch files.
     """
     place, sha256 = at or row["uri"] or "", row["sha256"]
@@ -224,7 +224,7 @@ def copy(
         if not _is_sound(lake.store, digest):
             with _vanishing(place), opened(path) as source:
                 written += _put_verified(lake.store, digest, source, f"{redact_uri(place)} {path}".strip())
-    if sha256 not in referenced_digests(lake):  # it was erased meanwhile
+    if sha256 not in referenced_digests(lake):  # it was erased during the copy
         sweep_copies(lake)
         raise CopyError("its row is gone from the lake by now, and so is the copy", where=row["name"])
     return TransferResult(row, lake.store.path(FOLDER, sha256), len(files), written)
@@ -267,7 +267,7 @@ def _recorded_files(
 ) -> "tuple[Callable[[str], Any], dict[str, str], bytes]":
     """Return a function that opens a file of a place, digests by path, and the listing.
 
-    Raises what `_source` does, and `CopyError` for other bytes.
+    Raises the errors of `_source`, and `CopyError` if the bytes differ from the record.
     """
     opened, entries = _source(store, place, allow)
     files = {}
@@ -286,7 +286,7 @@ def _recorded_files(
 
 
 def _write_files(sources: "Mapping[str, Callable[[], IO[bytes]]]", root: Path, row: Row) -> int:
-    """Write files below a place, or the place itself, and verify them; return their bytes. Raises `CopyError`."""
+    """Write files below a path, or the path itself, and verify them; return the number of bytes. Raises `CopyError`."""
     written = 0
     if not sources:
         root.mkdir()
@@ -307,8 +307,8 @@ def _write_files(sources: "Mapping[str, Callable[[], IO[bytes]]]", root: Path, r
 def _source(store: "Store", place: str, allow: "AllowedPlaces") -> "tuple[Callable[[str], Any], Iterator[Any]]":
     """Return a function that opens a file below a place by its path, and all entries.
 
-    Raises `FileNotFoundError` if there is none, and `NotAllowedError` if the place, or a link in it, leads where
-    nothing may be opened.
+    Raises `FileNotFoundError` if the place does not exist, and `NotAllowedError` if the place, or a link in it, leads
+    to a place that may not be opened.
     """
     allow.check(place)
     if "://" not in place:
@@ -316,18 +316,18 @@ def _source(store: "Store", place: str, allow: "AllowedPlaces") -> "tuple[Callab
         for entry in entries:
             allow.check_within(place, entry.path)
         return (lambda path: Path(place, path).open("rb") if path else Path(place).open("rb")), iter(entries)
-    from fsspec.core import url_to_fs  # only where a URI asks for it
+    from fsspec.core import url_to_fs  # imported for URIs only
 
     options = fsspec_options(place, store.storage)
     fs, root = url_to_fs(place, **options)
-    fs.invalidate_cache()  # what this process listed before may be gone, or written again
+    fs.invalidate_cache()  # earlier listings of this process may be out of date
     entries = list(remote_entries(place, options))
     return (lambda path: fs.open(f"{root.rstrip('/')}/{path}" if path else root, "rb")), iter(entries)
 
 
 @contextmanager
 def _vanishing(place: str) -> "Iterator[None]":
-    """Raise `CopyError` where a place, or a file below it, is not there any more."""
+    """Raise `CopyError` if a place, or a file below it, no longer exists."""
     try:
         yield
     except FileNotFoundError as error:

@@ -48,7 +48,7 @@ class Verdict:
     row
         The artifact's record: run, attempt, name, kind, uri, bytes, file_count, sha256, ts.
     place
-        Where the artifact was read, without credentials.
+        Location that was read, without credentials.
     status
         `VERIFIED`, or the fault.
     digest
@@ -62,7 +62,7 @@ class Verdict:
 
     @property
     def is_good(self) -> bool:
-        """Whether its bytes are those that were recorded."""
+        """Whether the bytes are those that were recorded."""
         return self.status == VERIFIED
 
 
@@ -74,10 +74,10 @@ def verify(
     at: str | None = None,
     progress: "Progress | None" = None,
 ) -> Verdict:
-    """Hash the artifact of a row of `last_record`, at its recorded place or at another.
+    """Hash the artifact of a row of `last_record`, at its recorded place or at another one.
 
-    Raises `ranklake.allowed.NotAllowedError` where that place may not be opened, and what its store raises, except its
-    absence, which is a verdict.
+    Raises `ranklake.allowed.NotAllowedError` if the place may not be opened, and errors of its store. A missing
+    artifact is a verdict.
     """
     place = at or row["uri"] or ""
     if not place:
@@ -117,12 +117,12 @@ def last_verdicts(lake: Lake) -> list[dict[str, Any]]:
 
 
 def _present(lake: Lake, run: str) -> list[dict[str, Any]]:
-    there = f"SELECT * FROM ({_PRESENT}) WHERE place = 1 AND action = 'created' AND sha256 IS NOT NULL"  # noqa: S608
-    return list(query(lake, there, {"run": run}).to_pylist())
+    statement = f"SELECT * FROM ({_PRESENT}) WHERE place = 1 AND action = 'created' AND sha256 IS NOT NULL"  # noqa: S608
+    return list(query(lake, statement, {"run": run}).to_pylist())
 
 
 def _verification_times(lake: Lake) -> dict[tuple[object, ...], tuple[datetime, dict[str, Any]]]:
-    """Return when each artifact was verified last and with which result, by run, name and digest."""
+    """Return the time and the result of each artifact's last verification, by run, name and digest."""
     last: dict[tuple[object, ...], tuple[datetime, dict[str, Any]]] = {}
     for item in query(lake, _VERIFIED).to_pylist():
         details = facts_in(item["details"])
@@ -148,7 +148,7 @@ def _entry(verdict: Verdict, by: str) -> audit.Entry:
 
 
 def last_record(lake: Lake, artifact: str, run: str) -> dict[str, Any]:
-    """Return the row of an artifact's last creation. Raises `RanklakeError` where none is recorded."""
+    """Return the row of an artifact's last creation. Raises `RanklakeError` if none is recorded."""
     path = artifact if "://" in artifact else os.path.abspath(artifact)  # noqa: PTH100 - as it was recorded: links stay
     known = {"name": artifact, "uri": redact_uri(artifact), "path": path, "run": run}
     result: list[dict[str, Any]] = query(lake, _FIND, known).to_pylist()

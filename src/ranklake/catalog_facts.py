@@ -48,7 +48,7 @@ class TableEntry:
     archived
         Archived ranges of dates.
     masks
-        Whether a sample of stored values is masked as it should be, by column.
+        Results of verifying stored samples against the masks of columns.
     unproven
         Why `masks` is unknown; empty if it is known.
     """
@@ -69,11 +69,11 @@ class TableEntry:
         columns = [{key.rstrip("_"): value for key, value in asdict(column).items()} for column in contract.columns]
         checks, retired = ([asdict(item) for item in items] for items in (contract.checks, contract.retired))
         history = [asdict(change) for change in column_changes(contract.table)]
-        told_of = {"columns": columns, "checks": checks, "retired": retired, "history": history}
-        masks = {"masks": [one.plain() for one in self.masks], "masks_unknown": self.unproven or None}
-        result = {"producer": producer_of(contract), "sql": sql_of(contract) or None}
+        contract_facts = {"columns": columns, "checks": checks, "retired": retired, "history": history}
+        masks = {"masks": [proof.plain() for proof in self.masks], "masks_unknown": self.unproven or None}
+        origin = {"producer": producer_of(contract), "sql": sql_of(contract) or None}
         return self._facts(
-            _WHOLE, {**told_of, **result, "archived": [moved.plain() for moved in self.archived], **masks}
+            _WHOLE, {**contract_facts, **origin, "archived": [archive.plain() for archive in self.archived], **masks}
         )
 
     def _facts(self, keys: Sequence[str], more: dict[str, Any]) -> dict[str, Any]:
@@ -126,13 +126,15 @@ class UnregisteredMetric:
 
 
 def listing(context: Context, *, needs_lake: bool) -> Listing:
-    """Return all tables and metrics. Raises `NotALakeError` where there is no lake and one is needed."""
+    """Return all tables and metrics. Raises `NotALakeError` if there is no lake and `needs_lake`."""
     lake, overlay = _lake_and_contracts(context, needs_lake=needs_lake)
-    return Listing([_entry(lake, one) for one in load_contracts(overlay).values()], list(load_metrics(overlay)))
+    return Listing(
+        [_entry(lake, contract) for contract in load_contracts(overlay).values()], list(load_metrics(overlay))
+    )
 
 
 def find_entry(context: Context, name: str, *, needs_lake: bool) -> TableEntry | MetricEntry | UnregisteredMetric:
-    """Return the table or metric of a name. Raises `UnknownNameError` with names like it, and as `listing`."""
+    """Return the table or metric of a name. Raises `UnknownNameError` with similar names, and as `listing`."""
     lake, overlay = _lake_and_contracts(context, needs_lake=needs_lake)
     try:
         result = find(name, overlay)
@@ -150,7 +152,7 @@ def find_entry(context: Context, name: str, *, needs_lake: bool) -> TableEntry |
 
 
 def _lake_and_contracts(context: Context, *, needs_lake: bool) -> tuple[Lake | None, Path | Overlay | None]:
-    """Return the lake (None if there is none and none is needed) and operators' contracts."""
+    """Return the lake (None if there is none and none is needed) and the operator's contracts."""
     try:
         lake = context.open_lake() if context.config.lake.uri else None
     except NotALakeError:  # nothing was ingested yet
@@ -204,6 +206,6 @@ def _recorded(lake: Lake | None, name: str, overlay: Path | Overlay | None) -> U
             return UnregisteredMetric(name, "unregistered", "scalars.value", **row)
     known = [*load_contracts(overlay), *load_metrics(overlay)]
     if lake is not None:
-        noted = query(lake, _NAMES)["metric"].to_pylist()
-        known += noted or query(lake, "SELECT DISTINCT metric FROM scalars")["metric"].to_pylist()
-    raise UnknownNameError(name, hint=did_you_mean(name, {one for one in known if one}))
+        unregistered = query(lake, _NAMES)["metric"].to_pylist()
+        known += unregistered or query(lake, "SELECT DISTINCT metric FROM scalars")["metric"].to_pylist()
+    raise UnknownNameError(name, hint=did_you_mean(name, {item for item in known if item}))

@@ -1,8 +1,8 @@
-"""The command line: imports a command's module when it is called, and turns errors into one line and an exit code.
+"""The command line: imports a command's module on its call, and reports errors as one line and an exit code.
 
-Exit codes: 0 done; 1 found a problem (a failed check, a broken invariant); 2 bad usage or input;
-130 interrupted. This is the one place where the heavy rooms are imported late: ``ranklake --help`` must answer at once,
-and the base installation has no pipeline at all.
+Exit codes: 0 success; 1 a problem was found (a failed check, a broken invariant); 2 bad usage or input; 130
+interrupted. Only this module imports the heavy rooms late: ``ranklake --help`` must answer immediately, and the base
+installation lacks the pipeline.
 """
 
 import importlib
@@ -176,9 +176,9 @@ _PIPELINE = {
 
 @contextmanager
 def _ended_by_ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C end the process at once while modules are imported.
+    """Let Ctrl-C end the process immediately while modules are imported.
 
-    As an exception it is sometimes lost there: an import within a C callback ignores it, and the command continues.
+    A KeyboardInterrupt may be lost there: an import within a C callback ignores it, and the command continues.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
@@ -208,7 +208,9 @@ class _Lazy(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete names of commands without importing each module, as click would."""
-        offered = [CompletionItem(name, help=said) for name, said in SUMMARIES.items() if name.startswith(incomplete)]
+        offered = [
+            CompletionItem(name, help=summary) for name, summary in SUMMARIES.items() if name.startswith(incomplete)
+        ]
         return offered or click.Command.shell_complete(self, ctx, incomplete)
 
     def resolve_command(
@@ -250,8 +252,8 @@ def cli() -> None:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and exit. The process belongs to the command, so pandas can be hidden from pyarrow."""
-    given = sys.argv[1:] if args is None else args
-    if given and given[0] in _WITHOUT_FRAMES:
+    arguments = sys.argv[1:] if args is None else args
+    if arguments and arguments[0] in _WITHOUT_FRAMES:
         with _ended_by_ctrl_c():
             importlib.import_module("ranklake.arrow_alone").leave_pandas_out()
     sys.exit(run(args))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _AND: Final = re.compile(r"\s+and\s+(?=(?:metrics?|params|config|summary|summary_metrics)[:.])", re.IGNORECASE)
 
 
-def sql(  # noqa: PLR0913 - those of `ask`, and what to give
+def sql(  # noqa: PLR0913 - those of `ask`, and the result's type
     text: str,
     lake: Lake | str | None = None,
     *,
@@ -63,7 +63,7 @@ def sql(  # noqa: PLR0913 - those of `ask`, and what to give
         limit = whole_number("limit", limit, least=0, right="a whole number of rows, or leave it out for all")
     lake, seen_as = _opened(lake, role, storage)
     answer = ask(lake, text, params, limit, as_of=as_of, role=seen_as, verify=verify)
-    for warning in dict.fromkeys(one.message for one in used_former_names(answer)):
+    for warning in dict.fromkeys(name.message for name in used_former_names(answer)):
         warnings.warn(warning, FutureWarning, stacklevel=2)
     for metric in ended_in_query(lake, text, answer.sketch, params, seen_as):
         warnings.warn(f"the query names {metric.note}", FutureWarning, stacklevel=2)
@@ -72,7 +72,7 @@ def sql(  # noqa: PLR0913 - those of `ask`, and what to give
     return as_frame(answer.rows, as_)
 
 
-def runs(  # noqa: PLR0913 - one parameter a condition, as of the command
+def runs(  # noqa: PLR0913 - one parameter per condition, like the command's options
     name: str = "",
     *,
     where: str | Sequence[str] = (),

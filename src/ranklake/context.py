@@ -41,16 +41,16 @@ from ranklake.retention.proposals.identities import account
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Gives commands and flows the configured lake, spool and workers. Its repr holds no secret.
+    """The configured lake, spool and workers of a command or flow. Its repr contains no secret.
 
     Attributes
     ----------
     config
         The configuration with its overrides.
     lake_config
-        Its part for the lake and the spool. Plans may read the configured spool, and an overriding one.
+        The configuration of lake and spool. Plans may read the configured spool and an overriding one.
     is_new
-        Whether to create a lake although the spool or the witness shows that there was one before.
+        Whether to create a lake although spool or witness show that an earlier one existed.
     opened
         The lake, if it is open already (`with_lake`).
     """
@@ -91,7 +91,7 @@ class Context:
         return self.opened or Lake.open(self.lake_uri, self.config.storage, self.lake_config)
 
     def create_lake(self) -> Lake:
-        """Open the lake, making it where its place is empty. Raises also `UnsafeStoreError` and `LostLakeError`."""
+        """Open the lake, or create it in an empty place. Raises also `UnsafeStoreError` and `LostLakeError`."""
         before_making = (lambda: None) if self.is_new else self._refuse_lost
         return Lake.create(self.lake_uri, self.config.storage, self.lake_config, before_making)
 
@@ -109,7 +109,7 @@ class Context:
             refuse_witnessed(self.lake_uri, self.lake_config.audit.witness, self.config.storage)
 
     def spool(self) -> Spool:
-        """Return the spool. Raises `ConfigError` if there is none."""
+        """Return the spool. Raises `ConfigError` if none is configured."""
         return Spool(self.spool_uri, self.config.storage, self.lake_config)
 
     def spool_place(self) -> Store | None:
@@ -173,7 +173,7 @@ class Context:
         capture = NO_MASKS if policy is None else load_capture_masks(policy, contracts)
         roles = self.roles(lake.catalog) if self.config.sql.roles else {}
         pseudonyms = Pseudonyms.of(self.config.masking_key) if self.config.masking_key else None
-        chosen = {name: one for name, one in contracts.items() if not tables or name in tables}
+        chosen = {name: contract for name, contract in contracts.items() if not tables or name in tables}
         return list(
             prove(
                 lake, chosen, self.policies(lake), roles,
@@ -189,9 +189,10 @@ class Context:
         return load_roles(Path(file), catalog.contracts())
 
     def role(self, lake: Lake, name: str, warn: Callable[[str], object]) -> Role:
-        """Return a role by its name, from the configured file; warn if its use waits for a review.
+        """Return a role by its name, from the configured file; warn if its use awaits a review.
 
-        Raises `RoleError`, and `ranklake.retention.grants.use.NotGrantedError` where roles need grants and none holds.
+        Raises `RoleError`, and `ranklake.retention.grants.use.NotGrantedError` if roles need grants and none is in
+        force.
         """
         file = self.config.sql.roles
         if not file:

@@ -12,13 +12,13 @@ class RanklakeError(Exception):
     Parameters
     ----------
     what
-        What went wrong, in one clause without a full stop.
+        The fault, in one clause without a full stop.
     where
-        The file, URI, option or name it went wrong at.
+        The file, URI, option or name with the fault.
     hint
-        What to do about it.
+        How to fix it.
 
-    Subclasses keep their own facts as attributes. `str()` is always a single line.
+    Subclasses have further facts as attributes. `str()` is always a single line.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class RanklakeError(Exception):
         self.what, self.where, self.hint = what, where, hint
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Errors of worker processes are pickled, and subclasses may have other constructor arguments than these.
+        # Errors of worker processes are pickled, and subclasses may have other constructor arguments.
         return _rebuild, (type(self), self.args, self.__dict__)
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ def _likeness(name: str, other: str) -> float:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``did you mean 'x'?`` for the nearest known name, else all known names, or the nearest few."""
+    """Return ``did you mean 'x'?`` with the nearest known name, else all known names, or the nearest few."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if near:

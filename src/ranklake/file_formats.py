@@ -1,4 +1,4 @@
-"""YAML and TOML as ranklake reads them, with the line of each key.
+"""YAML and TOML readers that return the line of each key.
 
 `ranklake.operator_files` also validates operators' files against a model.
 """
@@ -67,7 +67,7 @@ def read_text(path: Path, noun: str = "file") -> str:
                 break
             raw, before = again, after
         else:
-            raise FormatError("is being written", "run it again when it is whole")
+            raise FormatError("is being written", "run it again when it is complete")
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise FormatError(f"byte {error.start} is not UTF-8", "save it as UTF-8") from None
@@ -92,7 +92,7 @@ def read_toml(text: str) -> dict[str, Any]:
         raise FormatError(f"not valid TOML: {error}", "fix the line named", int(line[1]) if line else 0) from None
 
 
-def read_yaml(text: str) -> Any:  # noqa: ANN401 - whatever YAML gives
+def read_yaml(text: str) -> Any:  # noqa: ANN401 - any YAML value
     """Parse a YAML text. Raises `FormatError`."""
     try:
         hold_text(text)

@@ -92,7 +92,7 @@ def _last_line(err: IO[str]) -> str:
 
 MOST_RUNS: Final = 4
 """Most runs that are followed at once."""
-_AGAIN_S: Final = 10.0
+_RESTART_S: Final = 10.0
 _ASSETS: Final = {
     "": ("live.html", "text/html; charset=utf-8"),
     "shell.css": ("shell.css", "text/css; charset=utf-8"),
@@ -143,7 +143,7 @@ class LivePage:
         return Answer(_JSON, self._look(parse_qs(asked.query)).encode()) if rest[0] == "live" else None
 
     def close(self) -> None:
-        """End what follows."""
+        """End all followers."""
         with self._lock:
             for follower in self._followers.values():
                 follower.close()
@@ -164,7 +164,7 @@ class LivePage:
         now = time.monotonic()
         with self._lock:
             for name, follower in list(self._followers.items()):
-                if now - follower.ended_at > _AGAIN_S:
+                if now - follower.ended_at > _RESTART_S:
                     del self._followers[name]
             if run not in self._followers:
                 if len(self._followers) >= MOST_RUNS:

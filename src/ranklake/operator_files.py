@@ -1,6 +1,6 @@
-r"""One way to read the files that operators write: YAML or TOML, checked against a model, every fault with its line.
+r"""Reads the files that operators write: YAML or TOML, validated against a model; each fault has its line.
 
-A model is a frozen dataclass, or anything else that pydantic understands. Its annotations are the file's schema, and
+A model is a frozen dataclass, or another type that pydantic supports. Its annotations are the file's schema.
 ``__post_init__`` may raise `ValueError` for values that do not fit together; the message begins with the key's name.
 
 >>> from dataclasses import dataclass
@@ -29,10 +29,10 @@ rules.yaml:4: unknown key 'keep_dais' in [1]; did you mean 'keep_days'?
 rules.yaml:5: [1].action cannot be 'archiv'; did you mean 'archive'?
 rules.yaml:6: [2].keep_days must be at least 1
 
-Values are taken strictly: text is no number, and ``true`` is neither. Days (`date`) are written as ``2027-06-30``.
-Checks that need other files, such as names of tables, come afterwards: `OperatorFile.add` collects errors with their
-lines, and `raise_errors` raises them as one. pydantic is imported when a file is validated. Training processes, which
-read contracts and masks, validate them with `ranklake.lake.contracts.schema`, without pydantic.
+Types are strict: text is no number, and ``true`` is neither. Days (`date`) are written as ``2027-06-30``. Checks that
+need other files, such as names of tables, come afterwards: `OperatorFile.add` collects errors with their lines, and
+`raise_errors` raises them as one. pydantic is imported when a file is validated. Training processes, which read
+contracts and masks, validate them with `ranklake.lake.contracts.schema`, without pydantic.
 """
 
 import json
@@ -115,7 +115,7 @@ class OperatorFile:
     Parameters
     ----------
     path
-        Where it is.
+        Path of the file.
     text
         Its text, if it was read already.
     error
@@ -207,7 +207,7 @@ class OperatorFile:
         return errors
 
     def line(self, at: KeyPath) -> int:
-        """Return the line, from 1, of the item at a path; of its nearest existing parent if it is not there."""
+        """Return the line, from 1, of the item at a path, or of its nearest existing parent."""
         if not self.is_toml:
             return yaml_line(self.text, at)
         lines = self._toml_lines

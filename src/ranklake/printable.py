@@ -27,7 +27,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Return a text likewise, but keep newlines and tabs."""
+    """Return a text with control characters as escapes, except newlines and tabs."""
     return _UNSAFE.sub(lambda match: escape_characters(match[0]), text)
 
 
@@ -35,7 +35,7 @@ def printable_name(text: str) -> str:
     """Return a name that is safe in any terminal, table and plan: also escapes invisible and unusual characters."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(one if one.isprintable() else escape_characters(one) for one in text)
+    return "".join(char if char.isprintable() else escape_characters(char) for char in text)
 
 
 def escape_characters(text: str) -> str:

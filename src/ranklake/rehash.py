@@ -41,12 +41,12 @@ class RehashResult:
     @property
     def wrong(self) -> list[Verdict]:
         """Verdicts of altered artifacts."""
-        return [one for one in self.verdicts if not one.is_good]
+        return [verdict for verdict in self.verdicts if not verdict.is_good]
 
     @property
     def hashed_bytes(self) -> int:
         """Bytes that were read."""
-        return sum(one.digest.size_bytes for one in self.verdicts if one.digest is not None)
+        return sum(verdict.digest.size_bytes for verdict in self.verdicts if verdict.digest is not None)
 
 
 def quiet(name: str) -> "AbstractContextManager[None]":

@@ -22,7 +22,7 @@ class _Guard:
     def __init__(self, stream: TextIO) -> None:
         self.rich_proxied_file = stream
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a stream has
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of a stream
         return getattr(self.rich_proxied_file, name)
 
     def write(self, text: str) -> int:
@@ -31,7 +31,7 @@ class _Guard:
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:
-        """Write lines likewise."""
+        """Write lines with control characters escaped."""
         for line in lines:
             self.write(line)
 
@@ -76,7 +76,9 @@ class Screen:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream: TextIO = getattr(stream, "rich_proxied_file", stream)  # to send what moves the cursor
-        self.is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"  # that one moves no cursor
+        self.is_terminal = (
+            stream.isatty() and os.environ.get("TERM") != "dumb"
+        )  # a dumb terminal cannot move the cursor
         self._shown = 0
 
     @property

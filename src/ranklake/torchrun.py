@@ -11,7 +11,7 @@ from ranklake.errors import RanklakeError
 
 
 class TrainingFailedError(RanklakeError):
-    """The ranks did not end as planned."""
+    """The ranks ended with an error."""
 
     exit_code = 1
 
@@ -19,7 +19,7 @@ class TrainingFailedError(RanklakeError):
 def torchrun(module: str, words: Sequence[str], ranks: int, log: Path, *, may_fail: bool = False) -> None:
     """Run a module on some ranks until all end, with their output in a log. Ctrl-C ends them, too.
 
-    Raises `TrainingFailedError` if they fail, unless they may; the log stays.
+    Raises `TrainingFailedError` if they fail, unless `may_fail`; the log is kept.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
@@ -28,12 +28,12 @@ def torchrun(module: str, words: Sequence[str], ranks: int, log: Path, *, may_fa
             [*command, "--module", module, *words], stdout=output, stderr=subprocess.STDOUT, env=environment
         )
         try:
-            ended = process.wait()
+            exit_code = process.wait()
         except BaseException:
-            process.terminate()  # torchrun passes it on to the ranks
+            process.terminate()  # torchrun forwards the signal to the ranks
             process.wait()
             raise
-    if ended != 0 and not may_fail:
+    if exit_code != 0 and not may_fail:
         error = re.search(r"\w+(?:Error|Exception): .*", log.read_text(errors="replace"))
         message = f"the ranks failed: {error[0].strip()}" if error else "the ranks failed"
         raise TrainingFailedError(message, where=str(log), hint="read the log")

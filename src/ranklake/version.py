@@ -11,13 +11,13 @@ _GIT_S = 5.0
 
 
 def version_text() -> str:
-    """Version, with the commit in brackets; ``, changed`` if files of the checkout differ from it."""
+    """Return the version, with the commit in brackets; ``, changed`` if files of the checkout differ from it."""
     commit = _commit()
     return f"{ranklake.__version__} ({commit})" if commit else ranklake.__version__
 
 
 def _commit() -> str:
-    """Commit recorded by ``pip install git+…``, else of an editable installation's checkout; else empty."""
+    """Return the commit of ``pip install git+…``, else of an editable installation's checkout; else empty."""
     try:
         direct = json.loads(importlib.metadata.distribution("ranklake").read_text("direct_url.json") or "{}")
     except (importlib.metadata.PackageNotFoundError, ValueError):

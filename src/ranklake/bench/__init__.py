@@ -1,4 +1,4 @@
 """A synthetic training job, recorded through the real sealer, as data for benchmarks.
 
-docs/synthetic-job.md says what is in it.
+docs/synthetic-job.md describes the data.
 """

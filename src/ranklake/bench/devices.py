@@ -40,12 +40,12 @@ _ZERO_COUNTERS: Final = (
 
 @dataclass
 class Sampler:
-    """The samples of one node. Windows have to be asked for in order, since counters accumulate.
+    """The samples of one node. Windows must be requested in order, since counters accumulate.
 
     Attributes
     ----------
     boot_ns
-        The node's monotonic clock at the start of the job.
+        Reading of the node's monotonic clock at the start of the job.
     """
 
     job: Job
@@ -126,11 +126,13 @@ class Sampler:
         columns |= {
             "host": _repeat_text(self.host, power.size),
             "source": _repeat_text("nvml" if unprofiled else "dcgm", power.size),
-            "device_uuid": take_texts(device, [f"GPU-{one}" for one in identities]),
+            "device_uuid": take_texts(device, [f"GPU-{identity}" for identity in identities]),
             "device_name": _repeat_text(DEVICE_NAME, power.size),
             "board_part_number": _repeat_text("692-2G520-0200-000", power.size),
-            "serial_number": take_texts(device, [f"16532{int(one[:8], 16) % 10**8:08d}" for one in identities]),
-            "pci_bus_id": take_texts(device, [f"00000000:{18 + 17 * at:02X}:00.0" for at in range(len(ranks))]),
+            "serial_number": take_texts(
+                device, [f"16532{int(identity[:8], 16) % 10**8:08d}" for identity in identities]
+            ),
+            "pci_bus_id": take_texts(device, [f"00000000:{18 + 17 * index:02X}:00.0" for index in range(len(ranks))]),
             "driver_version": _repeat_text("570.124.06", power.size),
             "vbios_version": _repeat_text("96.00.99.00.01", power.size),
             "cuda_version": _repeat_text("12.8", power.size),
@@ -205,26 +207,26 @@ class Sampler:
         return self._timed_rows("host", ticks, 1, columns, draws)
 
     def _warming(self, power: Array, hot: Array) -> Array:
-        """Return core temperatures: each second, a twentieth of the way to the temperature that the power implies."""
+        """Return core temperatures, which each second move a twentieth of the way to the value that power implies."""
         targets = 27.0 + 0.052 * power + 22.0 * hot
-        now = self._last.get("warmth", np.full(power.shape[1], 33.0))
+        current = self._last.get("warmth", np.full(power.shape[1], 33.0))
         result = np.empty(power.shape)
-        for at, target in enumerate(targets):
-            now = now + (target - now) / 20.0
-            result[at] = now
-        self._last["warmth"] = now
+        for tick, target in enumerate(targets):
+            current = current + (target - current) / 20.0
+            result[tick] = current
+        self._last["warmth"] = current
         return result
 
     def _counter_values(self, name: str, increments: Array) -> Array:
-        """Return a counter's readings, which continue from window to window."""
-        before = self._last.get(name)
-        sums: Array = np.cumsum(increments, axis=0) + (0 if before is None else before)
+        """Return the readings of a counter, which continue over windows."""
+        last = self._last.get(name)
+        sums: Array = np.cumsum(increments, axis=0) + (0 if last is None else last)
         if len(sums):
             self._last[name] = sums[-1]
         return sums
 
     def _timed_rows(self, name: str, ticks: Array, count: int, columns: Columns, draws: np.random.Generator) -> Rows:
-        """Return rows with times; all rows of a tick share one, the moment at which the sampler woke."""
+        """Return rows with times; all rows of a tick share the time at which the sampler woke."""
         at_ns = self.boot_ns + (ticks * _NS).astype(np.int64) + draws.integers(20_000, 900_000, len(ticks))
         interval_ns = np.diff(
             at_ns, prepend=self._last.get(f"{name} ns", at_ns[:1] - _NS)[-1:] if len(at_ns) else at_ns

@@ -55,14 +55,14 @@ class Clock:
 
     @classmethod
     def of(cls, job: Job, node: int) -> "Clock":
-        """Return the clock of a node: off by some tens of microseconds, and drifting by one part in a million."""
+        """Return the clock of a node, with an offset of tens of microseconds and a drift of one part in a million."""
         draws = job.random_for("clock", node)
         boot_ns = int(draws.integers(3_600 * _NS, 90 * 86_400 * _NS))
         epoch_ns = round(job.start.timestamp()) * _NS
-        after = np.arange(-ANCHOR_S, job.seconds + 2 * ANCHOR_S, ANCHOR_S)
-        off = draws.normal(0, 60_000) + 1e3 * draws.normal(0, 1.0) * after + draws.normal(0, 300, len(after))
-        monos = boot_ns + (after * _NS).astype(np.int64) + draws.integers(0, 4_000_000, len(after))
-        walls = epoch_ns + (monos - boot_ns) + off.astype(np.int64)
+        seconds = np.arange(-ANCHOR_S, job.seconds + 2 * ANCHOR_S, ANCHOR_S)
+        offset = draws.normal(0, 60_000) + 1e3 * draws.normal(0, 1.0) * seconds + draws.normal(0, 300, len(seconds))
+        monos = boot_ns + (seconds * _NS).astype(np.int64) + draws.integers(0, 4_000_000, len(seconds))
+        walls = epoch_ns + (monos - boot_ns) + offset.astype(np.int64)
         anchors = tuple(straighten(zip(monos.tolist(), walls.tolist(), strict=True)))
         offsets = draws.integers(-9_000, 9_000, len(anchors)).tolist()
         readings = {
@@ -72,7 +72,7 @@ class Clock:
         return cls(boot_ns, anchors, readings)
 
     def anchors_between(self, begin_s: float, end_s: float) -> tuple[Anchor, ...]:
-        """Return the anchors that times of an interval are computed from."""
+        """Return the anchors from which times of an interval are computed."""
         first = max(0, int(begin_s) // ANCHOR_S)
         return self.anchors[first : int(end_s) // ANCHOR_S + 3]
 
@@ -102,41 +102,41 @@ class Recording:
         return cls(Origin(name, world_size, boot_id), meta, clock)
 
     def slots(
-        self, lane: str, slots: Array, around: tuple[Anchor, ...], date: str, *, final: bool
+        self, lane: str, slots: Array, anchors: tuple[Anchor, ...], date: str, *, final: bool
     ) -> Iterator[Segment]:
         """Seal slots of a lane, a full slot file at a time."""
         layout = SLOT_LANES[lane]
         most = layout.file_bytes // layout.slot_bytes
         parts = [slots[at : at + most] for at in range(0, len(slots), most)]
         for part in parts:
-            rows = read_rows(lane, np.ascontiguousarray(part).tobytes(), self.meta, around)
-            yield self.rows(layout.table, rows, around, date, final=final and part is parts[-1])
+            rows = read_rows(lane, np.ascontiguousarray(part).tobytes(), self.meta, anchors)
+            yield self.rows(layout.table, rows, anchors, date, final=final and part is parts[-1])
 
-    def frames(self, lane: str, of: list[tuple[int, dict[str, Any]]], around: tuple[Anchor, ...], date: str, *,
+    def frames(self, lane: str, records: list[tuple[int, dict[str, Any]]], anchors: tuple[Anchor, ...], date: str, *,
                final: bool = False) -> Segment:  # fmt: skip
-        """Seal frames of a lane, given as monotonic time and columns."""
-        raw = b"".join(frames.pack({"s": slot, "m": mono, **columns}) for slot, (mono, columns) in enumerate(of))
-        return self.rows(table_of(lane), read_rows(lane, raw, self.meta, around), around, date, final=final)
+        """Seal frames records a lane, given as monotonic time and columns."""
+        raw = b"".join(frames.pack({"s": slot, "m": mono, **columns}) for slot, (mono, columns) in enumerate(records))
+        return self.rows(table_of(lane), read_rows(lane, raw, self.meta, anchors), anchors, date, final=final)
 
     def end(self, table: str, date: str) -> Segment:
-        """Seal a last segment without rows, for gaps that are not in a footer yet."""
+        """Seal a last segment without rows, which reports gaps that no footer has yet."""
         return self.rows(table, NO_ROWS, (), date, final=True)
 
-    def rows(self, table: str, rows: Rows, around: tuple[Anchor, ...], date: str, *, final: bool) -> Segment:
+    def rows(self, table: str, rows: Rows, anchors: tuple[Anchor, ...], date: str, *, final: bool) -> Segment:
         """Seal rows as the next segment of a table."""
         number = self._next.get(table, 0)
         self._next[table] = number + 1
-        raw, footer = segment_bytes(self.origin, self.meta, table, number, rows, around, final=final)
+        raw, footer = segment_bytes(self.origin, self.meta, table, number, rows, anchors, final=final)
         self.meta.add_sealed(table, number, len(rows), footer.gaps, final=final)
         file = SealedFile(Path(), table, number, date, len(rows), hashlib.sha256(raw).hexdigest())
         return Segment(file, file.remote(self.origin.name), raw)
 
 
 SYNTHETIC: Final = {"synthetic": "true", "generator": f"ranklake bench generate {ranklake.__version__}"}
-"""Labels of every run that was generated."""
+"""Labels of every generated run."""
 _NS: Final = 10**9
 LOST_ROWS: Final = 37
-"""Spans that a rank loses while its spool is full."""
+"""Number of spans that a rank loses while its spool is full."""
 
 Frames = list[tuple[int, dict[str, Any]]]
 
@@ -150,7 +150,7 @@ class Node:
     _streams: dict[tuple[int, int], Recording] = field(default_factory=dict)
 
     def windows(self) -> Iterator[list[Segment]]:
-        """Yield the segments sealed in each window, for the node's agent to pack."""
+        """Yield the segments that are sealed in each window; the node's agent packs them."""
         clock = Clock.of(self.job, self.number)
         sampler = Sampler(self.job, self.number, clock.boot_ns)
         boot_id = self.job.identity("boot", self.number)
@@ -169,7 +169,7 @@ class Node:
             yield sealed
 
     def _agent(self, agent: Recording, sampler: Sampler, window: int, begin: float, end: float) -> Iterator[Segment]:
-        date, around, final = (
+        date, anchors, final = (
             self.job.date(end),
             agent.clock.anchors_between(begin, end),
             window == self.job.windows - 1,
@@ -178,15 +178,15 @@ class Node:
         started = agent.clock.boot_ns + 1_000_000
         if begin == 0:
             row = self._run_row(AGENT, sampler.host, 1, {"device_type": "cuda", "device_name": DEVICE_NAME})
-            yield agent.frames("runs", [(started, row)], around, date)
+            yield agent.frames("runs", [(started, row)], anchors, date)
             events: Frames = [(started, {"event": name, "severity": "info"}) for name in ("run_start", "rank_start")]
-            yield agent.frames("events", events, around, date)
-        yield agent.rows("gpu_samples", sampler.gpus(window, ticks), around, date, final=final)
-        yield agent.rows("host_samples", sampler.hosts(window, ticks), around, date, final=final)
+            yield agent.frames("events", events, anchors, date)
+        yield agent.rows("gpu_samples", sampler.gpus(window, ticks), anchors, date, final=final)
+        yield agent.rows("host_samples", sampler.hosts(window, ticks), anchors, date, final=final)
         if final:
             ended = agent.clock.boot_ns + int(end * _NS) - 1_000_000
             events = [(ended, {"event": name, "severity": "info"}) for name in ("run_end", "rank_end")]
-            yield agent.frames("events", events, around, date, final=True)
+            yield agent.frames("events", events, anchors, date, final=True)
 
     def _ranks(
         self, attempt: Attempt, window: int, begin: float, end: float, clock: Clock, boot_id: str
@@ -195,32 +195,32 @@ class Node:
         job = self.job
         ends = attempt.end_s <= end
         begin, end = max(begin, attempt.begin_s), min(end, attempt.end_s)
-        which = attempt.steps_between(begin, end if not ends else np.inf)
-        result = Window(job, attempt, self.number, window, which, clock.boot_ns)
+        step_slice = attempt.steps_between(begin, end if not ends else np.inf)
+        result = Window(job, attempt, self.number, window, step_slice, clock.boot_ns)
         steps, rows, spans = result.steps(), result.rows(), result.spans()
         date = job.date(end)
         # a step that ends in this window may have begun before it, and before an anchor of its beginning
-        first = begin if which.start == which.stop else min(begin, float(attempt.start_s[which.start]))
-        around = clock.anchors_between(first, end)
-        for at, rank in enumerate(job.ranks(self.number)):
-            fresh = (attempt.number, rank) not in self._streams
+        first = begin if step_slice.start == step_slice.stop else min(begin, float(attempt.start_s[step_slice.start]))
+        anchors = clock.anchors_between(first, end)
+        for place, rank in enumerate(job.ranks(self.number)):
+            is_new = (attempt.number, rank) not in self._streams
             stream = self._stream(attempt, rank, clock, boot_id)
-            if fresh:
-                yield from self._beginning(stream, attempt, rank, around, date)
+            if is_new:
+                yield from self._beginning(stream, attempt, rank, anchors, date)
             if self.drops_rows(rank, attempt, window):
                 stream.meta.gaps["spans", BACKPRESSURE] += LOST_ROWS
-            yield from stream.slots("steps", steps[at], around, date, final=ends)
-            yield from stream.slots("rows", rows[at], around, date, final=ends)
-            yield from stream.slots("spans", spans[at], around, date, final=ends)
+            yield from stream.slots("steps", steps[place], anchors, date, final=ends)
+            yield from stream.slots("rows", rows[place], anchors, date, final=ends)
+            yield from stream.slots("spans", spans[place], anchors, date, final=ends)
             if ends:
                 for table in stream.meta.tables_with_pending():
                     yield stream.end(table, date)
                 ending = self._ending(attempt, rank, clock, end)
-                yield stream.frames("events", ending, around, date, final=True)
+                yield stream.frames("events", ending, anchors, date, final=True)
             else:
-                saved = self._checkpoints(attempt, which, rank, clock)
+                saved = self._checkpoints(attempt, step_slice, rank, clock)
                 if saved:
-                    yield stream.frames("events", saved, around, date)
+                    yield stream.frames("events", saved, anchors, date)
 
     def _stream(self, attempt: Attempt, rank: int, clock: Clock, boot_id: str) -> Recording:
         key = (attempt.number, rank)
@@ -231,16 +231,16 @@ class Node:
         return self._streams[key]
 
     def drops_rows(self, rank: int, attempt: Attempt, window: int) -> bool:
-        """Whether a rank's spool is full in a window: one window in two hundred."""
+        """Whether a rank's spool is full in a window, which is so in one of two hundred windows."""
         return float(self.job.random_for("gap", rank, attempt.number, window).random()) < 0.005  # noqa: PLR2004
 
     def _beginning(
-        self, stream: Recording, attempt: Attempt, rank: int, around: tuple[tuple[int, int], ...], date: str
+        self, stream: Recording, attempt: Attempt, rank: int, anchors: tuple[tuple[int, int], ...], date: str
     ) -> Iterator[Segment]:
-        """Yield the segments that a process records at its start: on rank 0, the run's row."""
+        """Yield the segments that a process records at its start; rank 0 records the run's row."""
         job = self.job
-        at = stream.clock.boot_ns + int(attempt.begin_s * _NS) + 3_000_000 + 11_000 * rank
-        starting: Frames = [(at + 400_000, {"event": "rank_start", "severity": "info",
+        start_ns = stream.clock.boot_ns + int(attempt.begin_s * _NS) + 3_000_000 + 11_000 * rank
+        starting: Frames = [(start_ns + 400_000, {"event": "rank_start", "severity": "info",
                                         "attributes": f'{{"launcher":"slurm","world_size":{job.gpus}}}'})]  # fmt: skip
         if rank == 0:
             facts = {"compute_dtype": "bfloat16", "param_count": PARAMETERS, "device_count": job.gpus,
@@ -249,33 +249,33 @@ class Node:
             if attempt.number == len(job.attempts) - 1:
                 facts["injected"] = f"slow rank {job.straggler}"
             host = f"synthetic-node{self.number:04d}"
-            yield stream.frames("runs", [(at, self._run_row("synthetic", host, job.gpus, facts))], around, date)
-            starting.insert(0, (at + 100_000, {"event": "run_start", "severity": "info"}))
+            yield stream.frames("runs", [(start_ns, self._run_row("synthetic", host, job.gpus, facts))], anchors, date)
+            starting.insert(0, (start_ns + 100_000, {"event": "run_start", "severity": "info"}))
             item = np.zeros(1, SCALARS.dtype())
-            item["time_ns"], item["step"], item["value"] = at + 900_000, ABSENT, FLOPS_PER_TOKEN
+            item["time_ns"], item["step"], item["value"] = start_ns + 900_000, ABSENT, FLOPS_PER_TOKEN
             item["series"], item["mark"] = FLOPS_SERIES, MARK
-            yield from stream.slots("scalars", item, around, date, final=False)
-        yield stream.frames("events", starting, around, date)
+            yield from stream.slots("scalars", item, anchors, date, final=False)
+        yield stream.frames("events", starting, anchors, date)
 
-    def _checkpoints(self, attempt: Attempt, which: slice, rank: int, clock: Clock) -> Frames:
+    def _checkpoints(self, attempt: Attempt, step_slice: slice, rank: int, clock: Clock) -> Frames:
         if rank:
             return []
-        saved = [at for at in range(which.start, which.stop) if attempt.checkpoint_s[at]]
+        saved_steps = [index for index in range(step_slice.start, step_slice.stop) if attempt.checkpoint_s[index]]
         ends = clock.boot_ns + ((attempt.start_s + attempt.step_s) * _NS).astype(np.int64)
         return [
-            (int(ends[at]), {"event": "checkpoint", "severity": "info", "step": int(attempt.steps[at]),
-                             "duration_ns": int(attempt.checkpoint_s[at] * _NS),
+            (int(ends[index]), {"event": "checkpoint", "severity": "info", "step": int(attempt.steps[index]),
+                             "duration_ns": int(attempt.checkpoint_s[index] * _NS),
                              "attributes": '{"size_bytes":5800000000}'})
-            for at in saved
+            for index in saved_steps
         ]  # fmt: skip
 
     def _ending(self, attempt: Attempt, rank: int, clock: Clock, end: float) -> Frames:
-        """Return a process's last events; for a killed process, the events that the node's agent adds."""
-        at = clock.boot_ns + int(end * _NS) - 2_000_000
+        """Return the last events of a process; for a killed process, those that the node's agent adds."""
+        end_ns = clock.boot_ns + int(end * _NS) - 2_000_000
         if not attempt.failed:
             names = ("run_end", "rank_end") if rank == 0 else ("rank_end",)
-            return [(at + 1000 * place, {"event": name, "severity": "info"}) for place, name in enumerate(names)]
-        ending: Frames = [(at + 1000, {"event": "abandoned", "severity": "error",
+            return [(end_ns + 1000 * place, {"event": name, "severity": "info"}) for place, name in enumerate(names)]
+        ending: Frames = [(end_ns + 1000, {"event": "abandoned", "severity": "error",
                                      "message": "the process ended without closing the run"})]  # fmt: skip
         if rank == self.job.failing:
             reason = {
@@ -283,7 +283,7 @@ class Node:
                 "severity": "error",
                 "message": "CUDA error: an illegal memory access was encountered",
             }
-            ending.insert(0, (at, reason))
+            ending.insert(0, (end_ns, reason))
         return ending
 
     def _run_row(self, job: str, host: str, world_size: int, facts: dict[str, Any]) -> dict[str, Any]:
@@ -308,16 +308,16 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class GenerateResult:
-    """What a generation wrote.
+    """Result of `generate`.
 
     Attributes
     ----------
     run
-        Its name.
+        Name of the run.
     rows, segments, segment_bytes
-        By table.
+        Numbers by table.
     objects, object_bytes
-        In the spool.
+        Number and size of objects in the spool.
     wall_s, cpu_s
         Wall time, and CPU time of all processes.
     """
@@ -348,32 +348,32 @@ def generate(
     Parameters
     ----------
     storage_options
-        Passed to fsspec.
+        Options for fsspec.
     packed
-        Whether segments that a node seals together go into one object, as an agent sends them.
+        Whether the segments that a node seals together are one object, as an agent sends them.
     workers
-        Processes; 0 is one for each core, 1 is this process itself. The bytes do not depend on it.
+        Number of processes; 0 is one per core, 1 is this process. The bytes do not depend on it.
     progress
-        Called with (nodes done, nodes in all).
+        Called with the number of written nodes and of all nodes.
 
-    Raises whatever the store raises; what was written stays, and writing it again gives the same objects.
+    Raises errors of the store. Written objects are kept; a second call writes the same objects.
     """
     began = time.monotonic()
     tally: Counter[tuple[str, str]] = Counter()
     cpu_s = 0.0
     count = min(workers or os.cpu_count() or 1, job.nodes)
-    for results, (result, spent) in enumerate(
+    for written_nodes, (counts, node_cpu_s) in enumerate(
         _write_nodes(job, spool, dict(storage_options or {}), count, packed=packed), 1
     ):
-        tally.update(result)
-        cpu_s += spent
+        tally.update(counts)
+        cpu_s += node_cpu_s
         if progress:
-            progress(results, job.nodes)
-    of: dict[str, dict[str, int]] = {"rows": {}, "segments": {}, "bytes": {}}
+            progress(written_nodes, job.nodes)
+    totals: dict[str, dict[str, int]] = {"rows": {}, "segments": {}, "bytes": {}}
     for (figure, table), value in sorted(tally.items()):
-        of.setdefault(figure, {})[table] = value
+        totals.setdefault(figure, {})[table] = value
     return GenerateResult(
-        job.run, job.gpus, job.seconds, of["rows"], of["segments"], of["bytes"],
+        job.run, job.gpus, job.seconds, totals["rows"], totals["segments"], totals["bytes"],
         tally["objects", ""], tally["object bytes", ""], time.monotonic() - began, cpu_s,
     )  # fmt: skip
 
@@ -381,7 +381,7 @@ def generate(
 def _write_nodes(
     job: Job, spool: str, options: dict[str, Any], workers: int, *, packed: bool
 ) -> Iterator[tuple["Counter[tuple[str, str]]", float]]:
-    """Yield what `write_node` returns, node by node as they are done."""
+    """Yield the results of `write_node` as nodes are written."""
     if workers == 1:
         for node in range(job.nodes):
             yield write_node(job, node, spool, options, packed=packed)
@@ -399,7 +399,7 @@ def _write_nodes(
 def write_node(
     job: Job, node: int, spool: str, storage_options: dict[str, Any], *, packed: bool
 ) -> tuple["Counter[tuple[str, str]]", float]:
-    """Write one node; return the amounts written, by (figure, table), and the CPU time."""
+    """Write one node; return counts by (figure, table), and the CPU time in seconds."""
     began = time.process_time()
     tally: Counter[tuple[str, str]] = Counter()
     store = Uploader(spool, storage_options)
@@ -416,9 +416,11 @@ def write_node(
 
 
 def _objects(sealed: list[Segment], *, packed: bool) -> list[tuple[str, bytes]]:
-    """Return the objects for the spool, by path."""
-    raw = {one.path: one.raw for one in sealed}
+    """Return the objects for the spool: paths and bytes."""
+    raw = {segment.path: segment.raw for segment in sealed}
     if not packed:
         return list(raw.items())
-    waiting = [WaitingSegment(one.file, one.path, "", len(one.raw), 0.0, adopted=False) for one in sealed]
-    return [pack({item.remote: raw[item.remote] for item in some}) for some in packs_of(waiting)]
+    waiting = [
+        WaitingSegment(segment.file, segment.path, "", len(segment.raw), 0.0, adopted=False) for segment in sealed
+    ]
+    return [pack({item.remote: raw[item.remote] for item in members}) for members in packs_of(waiting)]

@@ -22,13 +22,13 @@ from ranklake.capture.common.settings import CaptureSettings
 RANKS_PER_NODE: Final = 8
 DEVICE_NAME: Final = "NVIDIA H100 80GB HBM3"
 DEFAULT_START: Final = datetime(2026, 3, 2, 8, tzinfo=UTC)
-"""Fixed, so that the same options always give the same bytes."""
+"""A fixed date, so that the same options always give the same bytes."""
 
 _INIT_S, _DOWN_S = 20.0, 45.0
-_MOST_OF: Final = 0.05  # neither takes more of a short job than this
+_MOST_OF: Final = 0.05  # upper limit of either, as a share of the job
 _FEWEST_STEPS: Final = 20  # a shorter job has no restart
-_FIRST_STEP: Final = 6.0  # compilation, in steps
-_STALLS: Final = 0.004  # of all steps wait for input
+_FIRST_STEP: Final = 6.0  # time of the first step with its compilation, in steps
+_STALLS: Final = 0.004  # share of steps that wait for input
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +68,24 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Job:
-    """What to generate.
+    """Options of the synthetic job.
 
     Attributes
     ----------
     gpus
-        Ranks; each has a GPU, eight of them are a node.
+        Number of ranks; each has a GPU, and a node has eight.
     seconds
-        How long the job takes.
+        Duration of the job.
     seed
-        Another one gives other numbers, under another run name.
+        Seed of all numbers, which also determines the run's name.
     step_s
-        Mean length of a step.
+        Mean duration of a step.
     start
-        When it starts.
+        Start of the job.
     metrics
-        Scalars that each rank logs each step.
+        Number of scalars that each rank logs per step.
     seal_s
-        How long each process records before it seals; 0 is the default for this number of ranks.
+        Time that each process records before it seals; 0 is the default for this number of ranks.
     """
 
     gpus: int
@@ -98,7 +98,7 @@ class Job:
 
     @cached_property
     def digest(self) -> str:
-        """A digest of the options, in eight hex digits."""
+        """Digest of the options, eight hex digits."""
         return hashlib.sha256(repr(astuple(self)).encode()).hexdigest()[:8]
 
     @property
@@ -108,12 +108,12 @@ class Job:
 
     @property
     def nodes(self) -> int:
-        """How many nodes there are; the last may have less than eight ranks."""
+        """Number of nodes; the last may have fewer than eight ranks."""
         return -(-self.gpus // RANKS_PER_NODE)
 
     @property
     def windows(self) -> int:
-        """Number of times that each rank seals."""
+        """Number of windows; each rank seals at the end of each window."""
         return max(1, int(np.ceil(self.seconds / self.window_s)))
 
     @property
@@ -129,22 +129,22 @@ class Job:
         """Return the UTC date at a time after the start."""
         return (self.start + timedelta(seconds=after_s)).date().isoformat()
 
-    def random_for(self, what: str, *of: int) -> np.random.Generator:
-        """Return the random generator for a quantity and its owner."""
-        key = hashlib.sha256(f"{self.digest} {what} {of}".encode()).digest()[:16]
+    def random_for(self, quantity: str, *owner: int) -> np.random.Generator:
+        """Return the random generator for a quantity of a rank, node or window."""
+        key = hashlib.sha256(f"{self.digest} {quantity} {owner}".encode()).digest()[:16]
         return np.random.default_rng(int.from_bytes(key))
 
-    def number(self, what: str, *of: int) -> int:
+    def number(self, quantity: str, *owner: int) -> int:
         """Return a positive 62-bit number derived from a name."""
-        return int(self.random_for(what, *of).integers(1, 1 << 62))
+        return int(self.random_for(quantity, *owner).integers(1, 1 << 62))
 
-    def identity(self, what: str, *of: int) -> str:
+    def identity(self, quantity: str, *owner: int) -> str:
         """Return a UUID derived from a name."""
-        return str(uuid.UUID(bytes=self.random_for(what, *of).bytes(16)))
+        return str(uuid.UUID(bytes=self.random_for(quantity, *owner).bytes(16)))
 
     @cached_property
     def straggler(self) -> int:
-        """The rank whose GPU is throttled in the last attempt."""
+        """The rank with the throttled GPU in the last attempt."""
         return int(self.random_for("straggler").integers(self.gpus))
 
     @cached_property
@@ -155,15 +155,15 @@ class Job:
     @cached_property
     def attempts(self) -> tuple[Attempt, ...]:
         """The run's attempts, in order."""
-        whole = self._attempt(0, 0.0, self.seconds, 0)
-        if len(whole.steps) < _FEWEST_STEPS:
-            return (whole,)
+        uninterrupted = self._attempt(0, 0.0, self.seconds, 0)
+        if len(uninterrupted.steps) < _FEWEST_STEPS:
+            return (uninterrupted,)
         crash = self.seconds * float(self.random_for("crash").uniform(0.35, 0.5))
         first = self._attempt(0, 0.0, crash, 0, failed=True)
-        again = crash + min(_DOWN_S, _MOST_OF * self.seconds)
+        restart_s = crash + min(_DOWN_S, _MOST_OF * self.seconds)
         saved = np.flatnonzero(first.checkpoint_s)
-        resumed = int(first.steps[saved[-1]]) + 1 if len(saved) else 0
-        return first, self._attempt(1, again, self.seconds, resumed)
+        first_step = int(first.steps[saved[-1]]) + 1 if len(saved) else 0
+        return first, self._attempt(1, restart_s, self.seconds, first_step)
 
     def _attempt(self, number: int, begin_s: float, end_s: float, first: int, *, failed: bool = False) -> Attempt:
         draws = self.random_for("steps", number)
@@ -176,9 +176,9 @@ class Job:
         taken[0] *= _FIRST_STEP
         whole = taken + checkpoint + stall
         start = begin_s + min(_INIT_S, _MOST_OF * self.seconds) + np.concatenate([[0.0], np.cumsum(whole)[:-1]])
-        kept = start + whole < end_s
+        fits = start + whole < end_s
         return Attempt(
-            number, begin_s, end_s, steps[kept], start[kept], whole[kept], checkpoint[kept], stall[kept], failed
+            number, begin_s, end_s, steps[fits], start[fits], whole[fits], checkpoint[fits], stall[fits], failed
         )
 
     def is_training(self, at_s: Array) -> Array:

@@ -24,22 +24,22 @@ FLOPS_PER_TOKEN: Final = 6.0 * PARAMETERS
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One metric.
+    """One synthetic metric.
 
     Attributes
     ----------
     level
-        Its value at the first step; it falls with the loss's `power`.
+        Value at the first step; it falls with the loss's `power`.
     noise
         Standard deviation of its logarithm over steps and ranks; 0 for configured values.
     quantum
         Values are multiples of it; 0 for none.
     most
-        Greatest value it takes.
+        Maximum value.
     per_step
         Growth per step.
     edge
-        Its status at the edge.
+        Status that the registry gives it when it is recorded.
     """
 
     name: str
@@ -91,27 +91,27 @@ def signals(count: int) -> tuple[Signal, ...]:
 
 
 def loss(steps: Array) -> Array:
-    """Return the run's mean loss at steps: a power law with a floor."""
+    """Return the run's mean loss at each step: a power law with a floor."""
     curve: Array = 1.7 + 9.2 * (steps + 20.0) ** -0.28
     return curve
 
 
-def values(of: tuple[Signal, ...], steps: Array, ranks: int, draws: np.random.Generator) -> Array:
-    """Return values (ranks, steps, metrics). One in ten thousand of the noisy values is NaN."""
+def values(metrics: tuple[Signal, ...], steps: Array, ranks: int, draws: np.random.Generator) -> Array:
+    """Return values of shape (ranks, steps, metrics). One in ten thousand of the noisy values is NaN."""
     fall = loss(steps) / loss(np.zeros(1))
-    level = np.stack([one.level * fall**one.power + one.per_step * (steps + 1) for one in of], axis=-1)
-    noise = np.array([one.noise for one in of])
-    result = level * np.exp(noise * draws.standard_normal((ranks, len(steps), len(of)), np.float32))
-    quantum = np.array([one.quantum for one in of])
+    level = np.stack([metric.level * fall**metric.power + metric.per_step * (steps + 1) for metric in metrics], axis=-1)
+    noise = np.array([metric.noise for metric in metrics])
+    result = level * np.exp(noise * draws.standard_normal((ranks, len(steps), len(metrics)), np.float32))
+    quantum = np.array([metric.quantum for metric in metrics])
     result = np.where(quantum > 0, np.round(result / np.where(quantum > 0, quantum, 1.0)) * quantum, result)
-    result = np.minimum(result, np.array([one.most for one in of]))
+    result = np.minimum(result, np.array([metric.most for metric in metrics]))
     result[(draws.random(result.shape, np.float32) < 1e-4) & (noise > 0)] = np.nan  # noqa: PLR2004 - as the docstring says
     narrow: Array = result.astype(np.float32).astype(np.float64)
     return narrow
 
 
 _SHARES: Final = {"data": 0.03, "forward": 0.25, "backward": 0.46, "optimizer": 0.05}
-"""Shares of a step that a rank computes by itself."""
+"""Shares of a step in which a rank computes."""
 _INSIDE: Final = {
     "data": (),
     "forward": ("all_gather",) * 6,
@@ -131,27 +131,30 @@ _KINDS: Final = (
     }
 )
 _NAMES: Final = tuple(_KINDS)
-_IDS_PER_STEP: Final = SPANS_PER_STEP + 1  # and a checkpoint's
+_IDS_PER_STEP: Final = SPANS_PER_STEP + 1  # plus one for a checkpoint
 
 FLOPS_SERIES: Final = 1 << 20
-"""Index of the series that is logged once only: the model's FLOPs per token."""
+"""Index of the series that is logged only once: the model's FLOPs per token."""
 
 _THROTTLED: Final = 1.17
-_MOST_BUSY: Final = 0.985  # share of a step; the rest is in collectives even on the slowest rank
+_MOST_BUSY: Final = 0.985  # largest share of a step that a rank computes; the rest is collectives
 _NS: Final = 1e9
 _MIB: Final = 1 << 20
 
 
 def definitions(job: Job, rank: int) -> Meta:
     """Return the definitions of a rank at its start: metrics, mappings of them, and names of spans."""
-    of = signals(job.metrics)
-    metrics = {at: Metric(one.name, one.kind, edge=one.edge) for at, one in enumerate(of)}
+    signals_of_job = signals(job.metrics)
+    metrics = {index: Metric(signal.name, signal.kind, edge=signal.edge) for index, signal in enumerate(signals_of_job)}
     return Meta(
         metrics=metrics | {FLOPS_SERIES: Metric("model/flops_per_token", "gauge")},
-        schemas={at // ROW_WIDTH: tuple(range(len(of)))[at : at + ROW_WIDTH] for at in range(0, len(of), ROW_WIDTH)},
+        schemas={
+            index // ROW_WIDTH: tuple(range(len(signals_of_job)))[index : index + ROW_WIDTH]
+            for index in range(0, len(signals_of_job), ROW_WIDTH)
+        },
         spans={
-            at: SpanName(name, kind, dp_rank=rank, pp_rank=0, tp_rank=0)
-            for at, (name, kind) in enumerate(_KINDS.items())
+            index: SpanName(name, kind, dp_rank=rank, pp_rank=0, tp_rank=0)
+            for index, (name, kind) in enumerate(_KINDS.items())
         },
     )
 
@@ -165,7 +168,7 @@ class Window:
     which
         The steps, as a slice of the attempt's.
     boot_ns
-        What the node's monotonic clock said when the job started.
+        Reading of the node's monotonic clock at the start of the job.
     """
 
     job: Job
@@ -241,23 +244,23 @@ class Window:
 
     def rows(self) -> Array:
         """Return slots of `ROWS`, (ranks, slots): the mappings of values that each step logs."""
-        of = signals(self.job.metrics)
+        signals_of_job = signals(self.job.metrics)
         draws = self.job.random_for("scalars", self.attempt.number, self.node, self.number)
         ranks, steps = self._starts.shape
-        result = values(of, self.attempt.steps[self.which], ranks, draws)
-        mappings = -(-len(of) // ROW_WIDTH)
+        result = values(signals_of_job, self.attempt.steps[self.which], ranks, draws)
+        mappings = -(-len(signals_of_job) // ROW_WIDTH)
         slots = np.zeros((ranks, steps, mappings), ROWS.dtype())
         logged = self._starts + self._lengths - (self._times["checkpoint"] * _NS).astype(np.int64) - 2_000_000
         slots["time_ns"] = logged[..., None] + np.arange(mappings) * 4_000
         slots["step"] = self.attempt.steps[self.which][:, None]
-        for at in range(mappings):
-            columns = result[..., at * ROW_WIDTH : (at + 1) * ROW_WIDTH]
-            slots["values"][:, :, at, : columns.shape[-1]] = columns
+        for index in range(mappings):
+            columns = result[..., index * ROW_WIDTH : (index + 1) * ROW_WIDTH]
+            slots["values"][:, :, index, : columns.shape[-1]] = columns
         slots["schema"], slots["mark"] = np.arange(mappings), MARK
         return slots.reshape(ranks, -1)
 
     def spans(self) -> Array:
-        """Return slots of `SPANS`, (ranks, slots), in the order in which they end; those of checkpoints come last."""
+        """Return slots of `SPANS`, (ranks, slots), in the order of their ends; those of checkpoints are last."""
         times, numbers = self._times, self.attempt.steps[self.which]
         ranks, steps = self._starts.shape
         first = np.arange(self.which.start, self.which.stop) * _IDS_PER_STEP + 1

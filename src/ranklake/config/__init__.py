@@ -1,4 +1,4 @@
-"""Configuration: ``ranklake.toml``, the environment, and what is wrong with them."""
+"""Configuration: ``ranklake.toml`` and the environment, and their faults."""
 
 from ranklake.config.settings import (
     Config,

@@ -34,7 +34,7 @@ from ranklake.segments.references import FORMS, KINDS, SecretError, is_reference
 from ranklake.segments.storage_options import CLIENT_NAMES, OPTION_NAMES, STORES, StorageOptionError, uri_fault
 
 Where = Callable[[str], str]
-"""Where a key is set: a line of the file, or a variable."""
+"""Function from a key to the place where it is set: a line of the file, or a variable."""
 _NOUNS: Final = {
     "lake.uri": "the lake",
     "spool.uri": "the spool",
@@ -154,14 +154,14 @@ def problems(
     config: Config, read: ConfigFile, environment: Mapping[str, str], given: Mapping[str, object] | None = None
 ) -> Iterator[RanklakeError]:
     """Yield all faults: of syntax first, then of meaning. Runs helpers of references."""
-    origins = {one.key: one.origin for one in shown_settings(config, read, environment, given or {})}
+    origins = {setting.key: setting.origin for setting in shown_settings(config, read, environment, given or {})}
 
     def where(place: str) -> str:
         kind, _, rest = origins.get(place, "").partition(" ")
         return f"${rest}" if kind == "environment" else rest or read.file
 
     yield from read.problems
-    for look in (
+    for check in (
         _variables(environment),
         _files(config, where),
         _overlay(config, where),
@@ -172,7 +172,7 @@ def problems(
         _read_in(config.topology.file, "topology.read_topology"),
         _references(config, where),
     ):
-        yield from look
+        yield from check
     yield from place_faults(config, where)
     yield from _values(config, where)
     yield from _contradictions(config, where)
@@ -182,9 +182,11 @@ def _variables(environment: Mapping[str, str]) -> Iterator[ConfigError]:
     """Yield misspelt variables, and variables of capture with unusable values."""
     named = variables()
     known, usable = {*named.values(), *OTHER_VARIABLES}, from_environment(environment)
-    for name in sorted(one for one in environment if one.startswith("RANKLAKE_") and one not in known):
-        ours = [one for one in known if one.startswith(PREFIX)] if name.startswith(PREFIX) else known
-        short = {one.removeprefix("RANKLAKE_"): one for one in ours}
+    for name in sorted(
+        variable for variable in environment if variable.startswith("RANKLAKE_") and variable not in known
+    ):
+        ours = [variable for variable in known if variable.startswith(PREFIX)] if name.startswith(PREFIX) else known
+        short = {variable.removeprefix("RANKLAKE_"): variable for variable in ours}
         near = difflib.get_close_matches(name.removeprefix("RANKLAKE_"), short, n=1, cutoff=_NEAR)
         if near or name.startswith(PREFIX):
             hint = f"did you mean {short[near[0]]}?" if near else "unset it"
@@ -262,7 +264,7 @@ def _masking(config: Config, where: Where) -> Iterator[ConfigError]:
         return
     try:
         masks = load_capture_masks(file, load_contracts(config.overlay))
-    except ContractError:  # said of the overlay
+    except ContractError:  # reported for the overlay
         return
     except MaskError as error:
         yield from _each(error, "masking.policy: ")
@@ -282,7 +284,7 @@ def _detectors(config: Config, where: Where) -> Iterator[ConfigError]:
 
 
 def _read_in(file: str, reader: str) -> Iterator[ConfigError]:
-    """Yield faults of a file for the rollups, found by the function that reads it."""
+    """Yield faults of a file that rollups read, by the function that reads it."""
     if file and Path(file).is_file():
         module, _, name = reader.partition(".")
         try:
@@ -295,14 +297,16 @@ def _references(config: Config, where: Where) -> Iterator[ConfigError]:
     """Yield references that do not resolve, and secrets written in place of a reference."""
     keyrings = [(place, where(place), _value(config, place)) for place in KEYRINGS]
     keyrings += [
-        (f"spool.prefixes[{number}].keys", where("spool.prefixes"), one.keys)
-        for number, one in enumerate(config.spool.prefixes)
+        (f"spool.prefixes[{number}].keys", where("spool.prefixes"), prefix.keys)
+        for number, prefix in enumerate(config.spool.prefixes)
     ]
-    for place, at, source in keyrings:
+    for place, key_place, source in keyrings:
         if source and not is_reference(source):
-            yield ConfigError(f"{place} is no reference, and no key may stand there", where=at, hint=f"write {FORMS}")
+            yield ConfigError(
+                f"{place} is no reference, and no key may stand there", where=key_place, hint=f"write {FORMS}"
+            )
         elif source:
-            yield from _read_checked(place, at, partial(read_keyring, source))
+            yield from _read_checked(place, key_place, partial(read_keyring, source))
     for name, text in config.storage.items():
         place = f"storage.{name}"
         if is_reference(text):
@@ -316,12 +320,12 @@ def _references(config: Config, where: Where) -> Iterator[ConfigError]:
             yield ConfigError("encryption needs cryptography", where=where(place), hint=hint)
 
 
-def _read_checked(place: str, at: str, read: Callable[[], object]) -> Iterator[ConfigError]:
+def _read_checked(place: str, place_text: str, read: Callable[[], object]) -> Iterator[ConfigError]:
     try:
         read()
     except RanklakeError as error:
         message = f"{place}: {error.where}: {error.what}" if error.where else f"{place}: {error.what}"
-        yield ConfigError(message, where=at, hint=error.hint or f"write {FORMS}")
+        yield ConfigError(message, where=place_text, hint=error.hint or f"write {FORMS}")
 
 
 def _values(config: Config, where: Where) -> Iterator[ConfigError]:
@@ -350,7 +354,7 @@ def _values(config: Config, where: Where) -> Iterator[ConfigError]:
 def _contradictions(config: Config, where: Where) -> Iterator[ConfigError]:
     """Yield keys that contradict each other."""
     dask, plans = config.dask, config.plans
-    result = {
+    contradictions = {
         ("plans.require_signed_plans", "name the keys by [plans] key"): plans.require_signed_plans and not plans.key,
         ("dask.tls_ca_file", "name the scheduler by [dask] address"): dask.tls and not dask.address,
         ("dask.address", "write tls:// there"): dask.tls and dask.address and not dask.address.startswith("tls://"),
@@ -359,17 +363,17 @@ def _contradictions(config: Config, where: Where) -> Iterator[ConfigError]:
         ("shares.roles", "write to under [shares]"): config.shares.roles and not config.shares.to,
         ("dask.workers", "leave one of the two out: workers is for a local cluster"): dask.workers and dask.address,
     }
-    says = {
+    messages = {
         "plans.require_signed_plans": "every plan would be refused: there is no key to seal plans with",
         "dask.tls_ca_file": "TLS files without a scheduler to use them with",
         "dask.address": "TLS files, and an address that is not reached by TLS",
         "dask.tls_client_cert": "a client's certificate and its key belong together",
-        "shares.roles": "roles are to be shared, and nobody says where",
+        "shares.roles": "roles are to be shared, and nobody messages where",
         "dask.workers": "workers of a local cluster, and the address of another one",
     }
-    for (place, hint), is_wrong in result.items():
+    for (place, hint), is_wrong in contradictions.items():
         if is_wrong:
-            yield ConfigError(f"{place}: {says[place]}", where=where(place), hint=hint)
+            yield ConfigError(f"{place}: {messages[place]}", where=where(place), hint=hint)
     try:
         config.spool.writers.rules()
     except SecretError:

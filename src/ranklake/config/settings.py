@@ -380,20 +380,20 @@ def read_config(path: Path | None = None) -> ConfigFile:
 
     Raises `ConfigError` if a named file does not exist.
     """
-    named = path or (Path(os.environ["RANKLAKE_CONFIG"]) if os.environ.get("RANKLAKE_CONFIG") else None)
-    file = named or Path("ranklake.toml")
+    named_file = path or (Path(os.environ["RANKLAKE_CONFIG"]) if os.environ.get("RANKLAKE_CONFIG") else None)
+    file = named_file or Path("ranklake.toml")
     if not os.path.lexists(file):
-        if named is None:
+        if named_file is None:
             return ConfigFile()
         hint = "write the file, or name another" if path else "unset RANKLAKE_CONFIG or write the file"
-        raise ConfigError("no such configuration file", where=str(named), hint=hint)
+        raise ConfigError("no such configuration file", where=str(named_file), hint=hint)
     try:
         read = OperatorFile(file, error=ConfigError, noun="configuration file", is_toml=True)
     except ConfigError as error:
         return ConfigFile(Config(file=str(file.absolute())), problems=(error,))
     problems = list(_remove_invalid(read))
-    config, wrong = read.load_sound(Config)
-    problems = sorted([*problems, *wrong], key=lambda error: int(error.where.rpartition(":")[2]))
+    config, invalid_keys = read.load_sound(Config)
+    problems = sorted([*problems, *invalid_keys], key=lambda error: int(error.where.rpartition(":")[2]))
     lines = {f"{name}.{key}": read.line((name, key)) for name, section in read.content.items() for key in section}
     return ConfigFile(replace(config or Config(), file=str(file.absolute())), lines, tuple(problems))
 

@@ -50,10 +50,9 @@ def launch(
     kill_rank: int | None,
     progress: Callable[[int, int], None] | None = None,
 ) -> TrainingResult:
-    """Train under torchrun until it ends. The trainer's output goes to a log; `progress` is called with its steps.
+    """Train under torchrun until it ends. The trainer's output goes to a log; `progress` gets its steps.
 
-    Raises `ranklake.torchrun.TrainingFailedError` if it fails and should not; the log and everything
-    recorded stay.
+    Raises `ranklake.torchrun.TrainingFailedError` if training fails unexpectedly. The log and all records are kept.
     """
     run = f"demo-{uuid.uuid4().hex[:8]}"
     journal = folder / "trainer" / run
@@ -139,10 +138,10 @@ class Facts:
 
 
 def gather(lake_uri: str, spool_uri: str, trained: TrainingResult, checks: dict[str, Any]) -> Facts:
-    """Read the run's facts from the lake; artifacts are verified again."""
+    """Read the run's facts from the lake, and verify its artifacts again."""
     lake = Lake.open(lake_uri)
     stored = query(lake, "SELECT DISTINCT rank, step FROM steps WHERE run = $run", {"run": trained.run}).to_pylist()
-    have = {(row["rank"], row["step"]) for row in stored}
+    stored_steps = {(row["rank"], row["step"]) for row in stored}
     ask = asking(lake)
     of_run = runs.gather(ask, trained.run)
     result = dict.fromkeys(row["name"] for row in reversed(of_run.artifacts.rows) if row["action"] == "created")
@@ -150,7 +149,9 @@ def gather(lake_uri: str, spool_uri: str, trained: TrainingResult, checks: dict[
     return Facts(
         of_run=of_run,
         counted={rank: len(steps) for rank, steps in sorted(trained.steps.items())},
-        missing={rank: [step for step in steps if (rank, step) not in have] for rank, steps in trained.steps.items()},
+        missing={
+            rank: [step for step in steps if (rank, step) not in stored_steps] for rank, steps in trained.steps.items()
+        },
         verified={name: verify(lake.store, last_record(lake, name, trained.run), own).status for name in result},
         balances=balance(lake, Spool(spool_uri).listing()),
         checks=checks,

@@ -1,7 +1,7 @@
-"""The demo's trainer, started on every rank by torchrun; the lines that record are those that name ``run``.
+"""The demo's trainer, started on every rank by torchrun. The lines with ``run`` record telemetry.
 
-Each rank also keeps a journal, one line per finished step, independent of ranklake: the summary compares the lake with
-it.
+Each rank also writes a journal, one line per finished step, independently of ranklake. The demo compares the lake with
+the journals.
 """
 
 import argparse
@@ -109,7 +109,7 @@ def batches(text: Tensor, context: int, rank: int) -> Iterator[tuple[Tensor, Ten
 
 
 def train(options: argparse.Namespace) -> None:
-    """Train on this rank, recording as we go."""
+    """Train on this rank and record the training."""
     distributed.init_process_group("gloo")
     rank, world_size = distributed.get_rank(), distributed.get_world_size()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))
@@ -144,7 +144,7 @@ def train(options: argparse.Namespace) -> None:
                 with run.phase("forward"):
                     if (
                         rank == options.slow_rank and step
-                    ):  # the injected fault; the FLOPs of step 0 are counted, so it is spared
+                    ):  # the injected fault, except in step 0, whose FLOPs are counted
                         for _ in range(5):
                             model(tokens, targets)
                     loss = parallel(tokens, targets)
@@ -171,7 +171,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def tell(run: capture.Run, text: Tensor, parameters: int) -> None:
-    """Record the dataset, and all log lines from here on."""
+    """Record the dataset, and all later log lines."""
     if run.rank == 0:
         run.dataset("python-help-topics", pydoc_data.topics.__file__, split="train", version=platform.python_version(),
                     data_format="python", tokens=len(text))  # fmt: skip
@@ -181,17 +181,17 @@ def tell(run: capture.Run, text: Tensor, parameters: int) -> None:
 
 
 def change(model: SmallGpt, optimizer: torch.optim.Optimizer) -> tuple[Tensor, Tensor, Tensor]:
-    """Clip the gradients and change the parameters; return the norms of gradients, parameters before, and change."""
+    """Clip the gradients and update the parameters; return the norms of gradients, old parameters and the update."""
     gradient = torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer.step()
     optimizer.zero_grad()
-    moved = [after.detach() - was for after, was in zip(model.parameters(), before, strict=True)]
+    moved = [new.detach() - old for new, old in zip(model.parameters(), before, strict=True)]
     return gradient, get_total_norm(before), get_total_norm(moved)
 
 
 def main() -> None:
-    """Parse what the demo command passes and train."""
+    """Parse the arguments of the demo command, and train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run-name", required=True)
     parser.add_argument("--spool", required=True)
