@@ -105,19 +105,20 @@ def _counts(lake: "Lake", truth: "Truth") -> Iterator[Comparison]:
 
 def _times(lake: "Lake", truth: "Truth") -> Iterator[Comparison]:
     rows = query(lake, _STEPS, {"run": truth.run}).to_pylist()
-    steps_told: Mapping[tuple[int, int], dict[str, Any]] = {(row["rank"], row["step"]): row for row in rows}
-    pairs = [(one, steps_told[one.rank, one.step]) for one in truth.steps if (one.rank, one.step) in steps_told]
+    recorded: Mapping[tuple[int, int], dict[str, Any]] = {(row["rank"], row["step"]): row for row in rows}
+    pairs = [(step, recorded[step.rank, step.step]) for step in truth.steps if (step.rank, step.step) in recorded]
     for name, column, field in (
         ("step time", "step_time_s", "step_ns"),
         ("waiting for data", "data_time_s", "data_ns"),
         ("forward pass", "forward_time_s", "forward_ns"),
     ):
-        both = [(getattr(one, field) / 1e9, row[column]) for one, row in pairs if row[column] is not None]
-        off = [abs(said / true - 1) for true, said in both]
-        sums = (sum(true for true, _ in both), sum(said for _, said in both))
-        yield Comparison(name, "s", sums[0], sums[1] if both else None, median(off) if off else None, TIME_RATIO)
-    began = [abs(row["ts"].timestamp() - one.began_ns / 1e9) for one, row in pairs]
-    error = median(began) if began else None
+        times = [(getattr(step, field) / 1e9, row[column]) for step, row in pairs if row[column] is not None]
+        errors = [abs(recorded_s / true_s - 1) for true_s, recorded_s in times]
+        sums = (sum(true_s for true_s, _ in times), sum(recorded_s for _, recorded_s in times))
+        error = median(errors) if errors else None
+        yield Comparison(name, "s", sums[0], sums[1] if times else None, error, TIME_RATIO)
+    offsets = [abs(row["ts"].timestamp() - step.began_ns / 1e9) for step, row in pairs]
+    error = median(offsets) if offsets else None
     yield Comparison("when steps began", "s", 0.0, error, error, CLOCK_S)
 
 
@@ -126,7 +127,7 @@ def _verdicts(lake: "Lake", spool: "Spool", truth: "Truth") -> Iterator[Comparis
     slow = ", ".join(f"rank {row['rank']}" for row in query(lake, _SLOW, {"run": truth.run}).to_pylist())
     true = f"rank {truth.slow_rank}"
     yield Comparison("which rank is slow", "none", true, slow or None, float(slow != true), 0.0)
-    lost = sum(len(one.faults) for one in balance(lake, spool.listing()))
+    lost = sum(len(table.faults) for table in balance(lake, spool.listing()))
     yield _exact("books that do not add up", "{row}", 0, lost)
 
 

@@ -37,18 +37,18 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What an experiment's ranks did, by their own account.
+    """Measurements of an experiment by its own ranks.
 
     Attributes
     ----------
     steps
         All steps that were recorded.
     missing
-        Steps that a rank did without recording them.
+        Number of steps that a rank ran without recording them.
     reduced_bytes, written_bytes, flops
         Bytes that all ranks reduced and wrote, FLOPs of one counted step of each rank.
     slow_rank
-        Which rank was slowed down.
+        The rank that was slowed down.
     """
 
     run: str
@@ -72,14 +72,14 @@ class Truth:
     @property
     def squares(self) -> int:
         """Sum of the logged scalar, the square of the step's number."""
-        return sum(one.step**2 for one in self.steps)
+        return sum(step.step**2 for step in self.steps)
 
 
 def experiment(folder: Path, steps: int) -> Truth:
     """Run the experiment with `RANKS` ranks, `steps` steps each, and return its truth.
 
     Leaves its record below `folder`: sealed segments in ``spool``, unsent files in ``local``. Raises
-    `ranklake.torchrun.TrainingFailedError`; the log and everything recorded stay.
+    `ranklake.torchrun.TrainingFailedError`; the log and all records are kept.
     """
     run = f"calibration-{uuid.uuid4().hex[:8]}"
     journal = folder / "calibration" / run
@@ -92,10 +92,10 @@ def experiment(folder: Path, steps: int) -> Truth:
     journals: list[dict[str, Any]] = [json.loads((journal / f"truth-{rank}.json").read_text()) for rank in range(RANKS)]
     return Truth(
         run,
-        tuple(Step(one["rank"], *row) for one in journals for row in one["steps"]),
+        tuple(Step(facts["rank"], *row) for facts in journals for row in facts["steps"]),
         missing=len(silent),
-        reduced_bytes=sum(one["reduced"] for one in journals),
-        written_bytes=sum(one["written"] for one in journals),
+        reduced_bytes=sum(facts["reduced"] for facts in journals),
+        written_bytes=sum(facts["written"] for facts in journals),
         flops=journals[0]["flops"],
     )
 
@@ -118,14 +118,14 @@ _STEPS: Final = 20
 
 
 class Noise:
-    """How much longer than planned a rank's own work took recently, because of other processes on the machine."""
+    """Recent delays of a rank's own work by other processes on the machine."""
 
     def __init__(self) -> None:
-        self._of_late: deque[float] = deque(maxlen=_STEPS)
+        self._delays_s: deque[float] = deque(maxlen=_STEPS)
 
     def add(self, planned_s: float, took_s: Iterable[float]) -> None:
         """Record the duration of a step's own work, without waits for other ranks."""
-        self._of_late.append(max(sum(took_s) - planned_s, 0.0))
+        self._delays_s.append(max(sum(took_s) - planned_s, 0.0))
 
     @property
     def slow_s(self) -> float:
@@ -133,4 +133,4 @@ class Noise:
 
         On a machine where noise delays every other step by tens of milliseconds, 12 ms more do not make a rank slow.
         """
-        return min(max(SLOW_S, _NOISE_RATIO * max(self._of_late, default=0.0)), _MOST_SLOW_S)
+        return min(max(SLOW_S, _NOISE_RATIO * max(self._delays_s, default=0.0)), _MOST_SLOW_S)

@@ -368,7 +368,7 @@ def _contradictions(config: Config, where: Where) -> Iterator[ConfigError]:
         "dask.tls_ca_file": "TLS files without a scheduler to use them with",
         "dask.address": "TLS files, and an address that is not reached by TLS",
         "dask.tls_client_cert": "a client's certificate and its key belong together",
-        "shares.roles": "roles are to be shared, and nobody messages where",
+        "shares.roles": "roles are to be shared, and nobody says where",
         "dask.workers": "workers of a local cluster, and the address of another one",
     }
     for (place, hint), is_wrong in contradictions.items():

@@ -1,19 +1,21 @@
-"""A streaming anomaly score of one series, whatever it measures: no look-ahead, bounded memory, one setting for all.
+"""A streaming anomaly score of any series: without look-ahead, in bounded memory, with the same settings for all.
 
-Four errors of each value are taken:
+Each value has four errors:
 
-- how far the last 4 values, and the last 12, are from the nearest such stretch of history (a discord distance, as of a
-  matrix profile; Yeh et al. 2016);
-- how far the value, and the mean of the last 12, are from the nearest one about the same time on the days before.
+- the distances of the last 4 values, and of the last 12, from the nearest stretch of the same length in the past (a
+  discord distance, as in a matrix profile; Yeh et al. 2016);
+- the distances of the value, and of the mean of the last 12, from the nearest one at about the same time on earlier
+  days.
 
-Each error becomes the probability that one of its own history is as large: by rank, and in the tail by the power law
-that the largest 2 % follow (Hill 1975), so that an error twice as large as any before says more than one just above.
-The score is the mean of minus the decimal logarithms (Fisher's combination): about 2.2 is once in 150 values.
+Each error becomes the probability that an earlier error of its kind is as large: by its rank, and in the tail by the
+power law that fits the largest 2 % (Hill 1975). So an error twice as large as any before scores higher than one just
+above the largest. The score is the mean of minus the decimal logarithms (Fisher's combination). A score of about 2.2
+occurs once in 150 values.
 
 Notes
 -----
-Compared on 28 labelled series of the Numenta Anomaly Benchmark, half of them (drawn once, by seed) to choose and half
-to confirm; the score of a half by its best threshold on all series, 100 is perfect:
+Compared on 28 labelled series of the Numenta Anomaly Benchmark. Half of them (drawn once, by seed) were used to choose,
+the other half to confirm. Scores are at the best threshold over all series; 100 is perfect:
 
 ===============================================  ======
 error, as tail probability, cool-down 200        all 28
@@ -30,17 +32,17 @@ nearest stretch of 12                              65.3
 nearest stretch of 24, of 48                 64.0, 58.2
 largest of the stretches of 4 and 12, and both
 of a day                                           68.6
-mean of the same (this module)                     72.6
+mean of these four (this module)                   72.6
 ===============================================  ======
 
-Without a cool-down the nearest stretch of 4 has 60.6, with one of 600 values 59.1. The largest of several probabilities
-is worse than their mean, since each brings its own false alarms.
+Without a cool-down the nearest stretch of 4 scores 60.6, with a cool-down of 600 values 59.1. The largest of several
+probabilities is worse than their mean, since each has its own false alarms.
 
-Held out, a threshold that other series chose has 68.0 in the mean of 300 halves drawn again (a tenth of the draws is
-below 63.9), 68.4 by thirds, 70.3 by leaving one series out. Every threshold from 1.46 to 1.94 has 65 or more on all 28,
-every one from there to 2.15 has 64. Sixty ways to normalize were tried: tail of the score's own history, its running
-maximum or quantiles, powers, caps and weights of the four, means and maxima of the last scores. When each half chose
-its way and threshold, the other half had 66.8: what they gain is chance, so none is taken.
+With a threshold chosen on other series, the score is 68.0 (mean of 300 random halves; a tenth of them is below 63.9),
+68.4 with thirds, and 70.3 if one series is left out. Every threshold from 1.46 to 1.94 scores 65 or more on all 28
+series, and every one up to 2.15 scores 64. Sixty normalizations were tried: tails, running maxima and quantiles of the
+score's history, powers, caps and weights of the four errors, means and maxima of the last scores. If each half chose a
+normalization and a threshold, the other half scored 66.8. Their gain is chance, so none is used.
 """
 
 import math
@@ -54,9 +56,9 @@ import numpy as np
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 THRESHOLD: Final = 1.8
-"""Score from which a value is an anomaly if false alarms are harmless; use a higher one for alarms to people."""
+"""Least score of an anomaly if false alarms are harmless; use a higher threshold for alarms to people."""
 _LEAST_DECAY: Final = 0.05
-"""Least mean logarithm of the largest errors over their least: equal ones would make the power law endless."""
+"""Lower bound of the tail's decay: equal errors would otherwise give an infinite power."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ class AnomalyScorer:
 
     def __init__(self, period: int = 0, settings: ScorerSettings = ScorerSettings()) -> None:
         self._settings = settings
-        # what is compared with itself at other times must be in memory, once at least
+        # keep only lags within the memory
         lags = [period * day + slip for day in range(1, settings.days + 1) for slip in self._lag_offsets(period)]
         self._lags = np.array([lag for lag in lags if settings.long < lag <= settings.memory], dtype=np.int64) - 1
         self._values = np.full(settings.memory + 1, np.nan)

@@ -111,7 +111,7 @@ _MOST_BLOCKS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Growth of a series at its end.
+    """Steady growth of a series up to its end.
 
     Attributes
     ----------
@@ -162,11 +162,11 @@ def growth(values: Vector, times_s: Vector, block: int = 32) -> Growth | None:
     apart = levels - levels.mean()
     squares = (lines**2).sum(axis=1)
     rates = np.divide(lines @ apart, squares, out=np.zeros(len(bends)), where=squares > 0)
-    left = ((apart - rates[:, None] * lines) ** 2).sum(axis=1)
+    residuals = ((apart - rates[:, None] * lines) ** 2).sum(axis=1)
     total = float((apart**2).sum())
-    best = int(np.argmin(left))
+    best = int(np.argmin(residuals))
     if total <= 0 or rates[best] <= 0:
         return None
     fitted = levels.mean() + rates[best] * lines[best]
     place = skipped + best * block
-    return Growth(place, float(fitted[best]), float(fitted[-1]), float(rates[best]), 1 - float(left[best]) / total)
+    return Growth(place, float(fitted[best]), float(fitted[-1]), float(rates[best]), 1 - float(residuals[best]) / total)

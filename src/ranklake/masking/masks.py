@@ -1,9 +1,9 @@
-"""A mask: how a column's values are changed for readers who must not see them.
+"""Masks: changes of a column's values for readers who may not see them.
 
     nullify          NULL
     hash             text: a pseudonym by a keyed hash, the same for the same text, so that joins match
     redact           text: credentials, addresses and home folders replaced, the rest kept
-    keep:2           text: the first two characters; keep:2+4: and the last four; keep:domain: what follows an @
+    keep:2           text: the first two characters; keep:2+4: and the last four; keep:domain: the part after an @
     bucket:10        numbers: the lower end of the bucket of this width
     truncate:month   times and dates: the beginning of the year, quarter, month, week, day, hour or minute
 
@@ -121,7 +121,7 @@ class Mask:
 
     @property
     def spec(self) -> str:
-        """The mask as it is written."""
+        """The mask in its written form."""
         return f"{self.kind}:{self.how}" if self.how else self.kind
 
     def applies_to(self, type_: str) -> bool:

@@ -64,7 +64,7 @@ def without_known(text: str, shown: str) -> str:
 
 
 def forget() -> None:
-    """Forget all secrets."""
+    """Clear all known secrets."""
     _known.clear()
 
 

@@ -1,16 +1,16 @@
-"""Redaction: what looks like a credential is replaced before it is recorded anywhere.
+"""Redaction: replaces text that looks like a credential before it is recorded.
 
     a text under a secret's name           password, AWS_SECRET_ACCESS_KEY, apiKey        `secret_names`
     a secret's name and value in text      token=…, "password": "…", --api-key …
     a text of a known shape                such as a web token or a private key           `SHAPES`
     values of commands' short options      curl -u USER:…, mysql -p…, lines of a netrc    `secret_commands`
-    user and password of a URL, and what signs it
+    user and password of a URL, and its signature
     random text                            20 characters and more; not in names           `randomness`
     secrets known to this process          values of its variables, options, settings     `known_secrets`
 
-Digests, commits, UUIDs, numbers and paths stay, except under a secret's name. `redact_names` is for names of runs,
-jobs, metrics and tags, for settings and for folders; `redact` for other text of persons and programs. All of it takes
-linear time.
+Digests, commits, UUIDs, numbers and paths are kept, except under a secret's name. `redact_names` is for names of runs,
+jobs, metrics and tags, for settings and for folders; `redact` is for other text of persons and programs. All functions
+take linear time.
 """
 
 import re
@@ -144,7 +144,7 @@ _LITERAL: Final = re.compile(r"none|null|nil|true|false|yes|no|on|off|required|o
 def redact(value: Any) -> Any:  # noqa: ANN401 - JSON
     """Return a JSON value with credentials replaced by `REDACTED`: texts under secrets' names, and recognized ones.
 
-    Keys are texts, too. Numbers under secrets' names stay (``token_count: 5``); other types are returned unchanged.
+    Keys are redacted, too. Numbers under secrets' names are kept (``token_count: 5``), as are other types.
     """
     return _each(value, _text)
 
@@ -314,7 +314,7 @@ def _bearer(match: re.Match[str]) -> str:
 
 
 def _replacement(match: re.Match[str]) -> str:
-    """Return a match of a name and its secret, with the secret replaced; prose and code stay."""
+    """Return a match of a name and its secret, with the secret replaced; prose and code are kept."""
     value = match["value"]
     is_other = not _can_be(value) or _WORD.fullmatch(value) or _EXPRESSION.fullmatch(value) or _NUMBER.fullmatch(value)
     return match[0] if is_other else f"{match['what']}{REDACTED}"

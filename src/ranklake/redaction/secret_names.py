@@ -97,7 +97,7 @@ def _redact_argument(value: str, redacted: str, *, pair: bool) -> str:
 
 
 def _redact_netrc(match: re.Match[str], redacted: str) -> str:
-    """Return a netrc's line without its password; without the line's beginning, words are prose and stay."""
+    """Return a netrc's line without its password; without the line's beginning, words are prose and are kept."""
     return match[0] if match["begin"] is None and match["secret"].isalpha() else f"{match['what']}{redacted}"
 
 

@@ -2,21 +2,21 @@
 
     magic (8) · key id (4) · seed (32) · AES-256-GCM of the Parquet file, its tag (16) at the end
 
-Sealing the same slots again must give the same bytes, so nothing is random. The seed is a keyed hash of the message and
-of its bond; key and nonce of the one message come from the seed. Two messages share a key and a nonce only if 256-bit
+Sealing the same slots again must give the same bytes, so no part is random. The seed is a keyed hash of the message and
+its bond. The key and nonce of a message are derived from its seed. Two messages share key and nonce only if 256-bit
 seeds collide, which takes about 2^128 segments; a key needs no other limit. See decision 015.
 
-The bond of a segment (its table and its name without the digest) is authenticated, too: the bytes cannot be opened
+The bond of a segment (its table and its name without the digest) is authenticated, too: the bytes cannot be decrypted
 under another name. Sizes, names and row counts are in clear.
 
 A signature is a MAC in the footer, which proves to ingest that a holder of the key wrote the segment:
 
     HMAC-SHA256(key, length of bond · bond · position of the MAC · the Parquet file with zeros in place of the MAC)
 
-The file is written with zeros in the MAC's place, which are then overwritten: one pass, and nothing moves. So the MAC
-covers rows and footer, byte for byte; the bond (table, run, attempt, rank, incarnation, segment and rows, as
-`ranklake.segments.segment.SegmentName.bond` has them) covers the segment's name. An encrypted segment is signed before
-encryption, so only holders of the encryption key can check it. See decision 015.
+The file is written with zeros in the MAC's place, which are then overwritten, so that no other byte changes. The MAC
+therefore covers rows and footer. The bond (table, run, attempt, rank, incarnation, segment and rows, by
+`ranklake.segments.segment.SegmentName.bond`) covers the segment's name. An encrypted segment is signed before
+encryption, so only holders of the encryption key can verify it. See decision 015.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ ID_BYTES: Final = 4
 _HEAD: Final = struct.Struct(f"8s{ID_BYTES}s32s")
 _NONCE_BYTES: Final = 12
 _PURPOSE: Final = b"ranklake segment 1: "
-"""Prefix of each derivation, so that a key's id, seeds and message keys have nothing in common."""
+"""Prefix of each derivation, so that a key's id, its seeds and message keys are independent."""
 
 
 class EncryptionError(RanklakeError):
@@ -66,7 +66,7 @@ class Key:
 
     @property
     def id(self) -> str:
-        """Name the key."""
+        """Id of the key."""
         return self._derive(b"id")[:ID_BYTES].hex()
 
     def _derive(self, purpose: bytes) -> bytes:
@@ -142,7 +142,9 @@ def decrypt(key: Key, raw: bytes, bound_to: bytes) -> bytes:
         clear = bytes(cipher.decrypt(seed[:_NONCE_BYTES], raw[_HEAD.size :], raw[: _HEAD.size] + bound_to))
     except Exception as error:  # the library's InvalidTag
         raise NotAuthenticError("the encrypted bytes are not authentic") from error
-    if not hmac.compare_digest(seed, key.seed(clear, bound_to)):  # GCM alone lets a message open under two keys
+    if not hmac.compare_digest(
+        seed, key.seed(clear, bound_to)
+    ):  # with GCM alone, a message can be valid under two keys
         raise NotAuthenticError("the encrypted bytes are not authentic")
     return clear
 

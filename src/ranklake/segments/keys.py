@@ -1,7 +1,7 @@
 """Keys for encryption of segments, read from a keyring by a reference (`ranklake.segments.references`).
 
 A keyring is text: a key on each line (or after a comma), 32 bytes in base64 or hex; ``#`` begins a comment. The first
-key encrypts, all of them decrypt. So a key is rotated by writing the new one before the others.
+key encrypts, and all keys decrypt. To rotate keys, write the new key before the others.
 
 Messages of this module contain no text that was read, and no part of an invalid source.
 """
@@ -33,11 +33,11 @@ class Keyring:
 
     @property
     def ids(self) -> frozenset[str]:
-        """Names of all keys."""
+        """Ids of all keys."""
         return frozenset(key.id for key in self.keys)
 
     def get(self, key_id: str) -> Key:
-        """Return a key by its name. Raises `MissingKeyError`."""
+        """Return a key by its id. Raises `MissingKeyError`."""
         for key in self.keys:
             if key.id == key_id:
                 return key
@@ -71,7 +71,7 @@ def read_keyring(source: str) -> Keyring:
 
 
 def find_key(source: str, key_id: str) -> Key:
-    """Return the key of a name; a source is cached, and read again for an unknown key.
+    """Return a key by its id; a source is cached, and read again for an unknown id.
 
     Raises `MissingKeyError`.
     """

@@ -1,9 +1,9 @@
 """A pack: many segments in one object, as the node agent sends them.
 
-A pack is a ZIP archive whose members are stored as they are, without compression: each member is a segment, byte for
-byte, under the path that it has when it is sent alone, ``<date>/<table>/<segment's name>``. So unzipping the packs of a
-spool in its folder ``segments`` gives the spool as without an agent. The archive's directory lies at its end, and the
-pack's name says how long it is: one read of a few kilobytes tells what is in a pack.
+A pack is a ZIP archive without compression. Each member is a segment, byte for byte, with the path of a segment that is
+sent alone: ``<date>/<table>/<segment's name>``. So unzipping the packs of a spool in its folder ``segments`` gives the
+spool as without an agent. The archive's directory is at its end, and the pack's name has the directory's length: one
+read of a few kilobytes returns the list of members.
 
 Equal members give equal bytes and the same name, so that sending a pack again is harmless.
 """

@@ -1,9 +1,10 @@
 """References: locations of secrets, which settings contain instead of the secrets themselves.
 
-    file:/etc/ranklake/keys           text of the file env:NAME                          value of the variable
-    command:/path/to/helper argument  what the helper prints; no shell, at most `COMMAND_S` seconds
+    file:/etc/ranklake/keys           text of the file
+    env:NAME                          value of the variable
+    command:/path/to/helper argument  output of the helper; no shell, at most `COMMAND_S` seconds
 
-References are resolved where the secret is used, and resolved values are never in a configuration, plan, task,
+References are resolved where the secret is used. Resolved values are never part of a configuration, plan, task,
 parameter or message. Messages of this module contain no text that was read, no arguments or output of a helper, and no
 part of an invalid reference.
 """
@@ -84,28 +85,28 @@ def resolve_references(values: Mapping[str, str]) -> dict[str, str]:
 def known_secrets(values: Mapping[str, str]) -> list[str]:
     """Return the secrets that `resolve_references` read for such values in this process, to hide them in messages."""
     with _lock:
-        return [_kept[text][1] for text in values.values() if text in _kept]
+        return [_cache[text][1] for text in values.values() if text in _cache]
 
 
 def forget() -> None:
-    """Clear the cache of `resolve_references`; former values stay hidden in messages until they are read again."""
+    """Clear the cache of `resolve_references`; earlier values are still redacted in messages until the next read."""
     with _lock:
-        _kept.update({source: (float("-inf"), text) for source, (_, text) in _kept.items()})
+        _cache.update({source: (float("-inf"), text) for source, (_, text) in _cache.items()})
 
 
 def fingerprint(values: Mapping[str, str]) -> str:
-    """Digest of the results of `resolve_references`, by which a client detects changed credentials."""
+    """Return a digest of the results of `resolve_references`, by which a client detects changed credentials."""
     return hashlib.sha256(repr(sorted(resolve_references(values).items())).encode()).hexdigest()
 
 
 _lock: Final = threading.Lock()
-_kept: Final[dict[str, tuple[float, str]]] = {}
+_cache: Final[dict[str, tuple[float, str]]] = {}
 
 
 def _resolve(name: str, source: str) -> str:
     with _lock:
-        when, text = _kept.get(source, (0.0, ""))
-    if text and time.monotonic() - when < KEPT_S:
+        read_s, text = _cache.get(source, (0.0, ""))
+    if text and time.monotonic() - read_s < KEPT_S:
         return text
     try:
         text = read_reference(source, f"value of {name}", f"command for {name}")[0].strip()
@@ -114,7 +115,7 @@ def _resolve(name: str, source: str) -> str:
     if not text:
         raise SecretError(f"the value of {name} is empty", where=display_text(source), hint="write it there")
     with _lock:
-        _kept[source] = time.monotonic(), text
+        _cache[source] = time.monotonic(), text
     return text
 
 
@@ -162,8 +163,8 @@ def _from_command(line: str, noun: str, command: str) -> tuple[str, bytes]:
         try:
             until = time.monotonic() + COMMAND_S
             raw = _output(helper, until)
-            enough = raw is not None and len(raw) > _MOST_BYTES
-            status = 0 if enough else None if raw is None else helper.wait(max(0.0, until - time.monotonic()))
+            is_too_long = raw is not None and len(raw) > _MOST_BYTES
+            status = 0 if is_too_long else None if raw is None else helper.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             status = None
         finally:

@@ -23,7 +23,7 @@ IDENTITY: Final = ("run", "attempt", "rank", "incarnation", "segment")
 CONSTANT_CHARACTERS: Final = 256
 """Longest text that a footer has instead of a column."""
 SAMPLED_OUT: Final = "sampled out"
-"""Reason, in the gaps of a footer, of rows that the user left out on purpose."""
+"""Reason in a footer's gaps for rows that the user omitted by sampling."""
 DATES_PER_SEGMENT: Final = 1_000
 """The most UTC dates that an importer puts into one segment, and that ingest takes from one unless told otherwise."""
 RUN_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -145,7 +145,7 @@ class SegmentFooter:
     Attributes
     ----------
     table, contract_version
-        The contract the rows were written under.
+        The contract by which the rows were written.
     run, attempt, rank, world_size, incarnation, segment
         Origin of the rows; as in the name.
     added_version
@@ -154,7 +154,7 @@ class SegmentFooter:
         Least and greatest rank, if an import combined rows of several ranks: then the name's rank is 0, and
         `incarnation` is the file's. Empty, and not in the JSON, if all rows are of `rank`.
     rows, gaps
-        Rows in this segment; rows that were due in it but could not be recorded, counted by reason.
+        Number of rows in this segment; and of rows that could not be recorded, by reason.
     rows_before, gaps_before
         The sums of both over all earlier segments of this incarnation and table.
     anchors
@@ -167,8 +167,7 @@ class SegmentFooter:
     final
         True for the last segment of an incarnation and table, if that was known when sealing.
     totals
-        On the last ``events`` segment of an incarnation: ``{table: [rows, gaps]}`` recorded in its whole life; else
-        empty.
+        In the last ``events`` segment of an incarnation, ``{table: [rows, gaps]}`` of all its segments; else empty.
     writer
         Name and version of the software that sealed it.
     key_id

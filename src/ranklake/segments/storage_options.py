@@ -31,7 +31,7 @@ def _flag(text: str) -> bool:
 
 
 def _sse(text: str) -> str | None:
-    return None if text.lower() == "sse-c" else text  # given by the customer's key itself
+    return None if text.lower() == "sse-c" else text  # implied by the customer's key
 
 
 def _anonymous(text: str) -> str | None:
@@ -156,7 +156,7 @@ def fsspec_options(uri: str, storage: Mapping[str, str]) -> dict[str, Any]:
 
 
 def deferred_options(uri: str, storage: Mapping[str, str]) -> dict[str, Any]:
-    """Return the same with unresolved references, for `followed_options`. Raises `StorageOptionError`."""
+    """Return fsspec's options with unresolved references, for `followed_options`. Raises `StorageOptionError`."""
     if any(is_reference(text) for text in storage.values()):
         return {LATER: dict(storage)}
     return fsspec_options(uri, storage)

@@ -36,25 +36,25 @@ class ShellError(RanklakeError):
 
 def describe(contracts: "Mapping[str, Contract]", role: "Role | None", name: str) -> pa.Table:
     """Return the tables, or the columns of one, as a role sees them. Raises `ShellError`."""
-    seen = {key: one for key, one in contracts.items() if role is None or role.sees(key)}
+    seen = {key: contract for key, contract in contracts.items() if role is None or role.sees(key)}
     if not name:
         facts = {
             "table": list(seen),
-            **{key: [getattr(one, key) for one in seen.values()] for key in ("kind", "summary")},
+            **{key: [getattr(table, key) for table in seen.values()] for key in ("kind", "summary")},
         }
         return pa.table({key: pa.array(values, pa.string()) for key, values in facts.items()})
     if name not in seen:
         raise ShellError(f"no table {name!r}", where="\\d", hint=did_you_mean(name, seen))
     contract = seen[name]
-    sights = None if role is None else [one for one in role.sights(contract) if not one.is_hidden]
-    columns = contract.columns if sights is None else [one.column for one in sights]
+    sights = None if role is None else [sight for sight in role.sights(contract) if not sight.is_hidden]
+    columns = contract.columns if sights is None else [sight.column for sight in sights]
     result = {
-        "column": [one.name for one in columns],
-        "type": [one.type for one in columns],
-        "unit": [one.unit or "" for one in columns],
-        "class": [one.class_ for one in columns],
-        **({} if sights is None else {"seen": [one.visibility for one in sights]}),
-        "meaning": [" ".join(one.doc.split()) for one in columns],
+        "column": [column.name for column in columns],
+        "type": [column.type for column in columns],
+        "unit": [column.unit or "" for column in columns],
+        "class": [column.class_ for column in columns],
+        **({} if sights is None else {"seen": [sight.visibility for sight in sights]}),
+        "meaning": [" ".join(column.doc.split()) for column in columns],
     }
     return pa.table({key: pa.array(values, pa.string()) for key, values in result.items()})
 

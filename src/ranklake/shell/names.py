@@ -47,12 +47,12 @@ def run_names(lake: "Lake", role: "Role | None") -> tuple[str, ...]:
         if role is None:
             raise
         return ()
-    return printable_names(one for one in result if one is not None)
+    return printable_names(name for name in result if name is not None)
 
 
 def printable_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return printable names only."""
-    return tuple(one for one in names if one == printable_name(one))
+    """Return those names that are printable."""
+    return tuple(name for name in names if name == printable_name(name))
 
 
 @dataclass(slots=True)
@@ -93,8 +93,8 @@ class Names:
 def names_of(lake: "Lake", role: "Role | None", contracts: "Mapping[str, Contract]") -> Names:
     """Return the names of a lake, as a role sees them. The lake is queried only for names of runs."""
     tables = {
-        name: tuple(one.names if role is None else role.columns(one))
-        for name, one in contracts.items()
+        name: tuple(contract.names if role is None else role.columns(contract))
+        for name, contract in contracts.items()
         if role is None or role.sees(name)
     }
     return Names(tables, tuple(load_metrics()), lambda: run_names(lake, role))
@@ -116,9 +116,9 @@ def candidates(before: str, after: str, names: Names, commands: tuple[str, ...])
 
 def _words(before: str, text: str, names: Names) -> Iterator[tuple[str, int]]:
     result = _WORD.search(before)
-    of, begun = (result[1], result[2]) if result else (None, "")
-    if of is not None:
-        table = next((one for one, alias in _ALIAS.findall(text) if alias == of), of)
+    qualifier, begun = (result[1], result[2]) if result else (None, "")
+    if qualifier is not None:
+        table = next((table for table, alias in _ALIAS.findall(text) if alias == qualifier), qualifier)
         yield from _beginning(begun, names.tables.get(table, ()))
         return
     if _WANTS_TABLE.search(before):
@@ -126,10 +126,10 @@ def _words(before: str, text: str, names: Names) -> Iterator[tuple[str, int]]:
         return
     if not begun and not before.strip():
         return
-    mentioned = {one for one in re.findall(r"\w+", text) if one in names.tables}
+    mentioned = {word for word in re.findall(r"\w+", text) if word in names.tables}
     columns = dict.fromkeys(column for table in sorted(mentioned) for column in names.tables[table])
-    every = dict.fromkeys(column for columns in names.tables.values() for column in columns)
-    pool = (*(columns or every), *_KEYWORDS, *names.functions, *names.tables)
+    all_columns = dict.fromkeys(column for columns in names.tables.values() for column in columns)
+    pool = (*(columns or all_columns), *_KEYWORDS, *names.functions, *names.tables)
     if begun:
         yield from _beginning(begun, dict.fromkeys(pool))
     else:

@@ -24,7 +24,7 @@ def interruptible(call: Callable[[], Value]) -> Value:
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits
+        except BaseException as error:  # noqa: BLE001 - it is raised in the waiting thread
             future.set_exception(error)
 
     thread = Thread(target=run, name="ranklake-query", daemon=True)
@@ -48,7 +48,7 @@ def statements(text: str) -> list[str]:
 
 
 def statements_with_lines(text: str) -> list[tuple[int, str]]:
-    """Return the statements of a text likewise, each with the line that it begins in, from 1."""
+    """Return the statements of a text in order, each with the number of its first line, from 1."""
     parts: list[tuple[int, str]] = []
     start, begun = 0, 0
     kept = ""
@@ -70,7 +70,7 @@ def _statement_with_line(text: str, start: int, end: int) -> tuple[int, str]:
 
 
 def is_whole(text: str) -> bool:
-    """Return whether a text ends a statement: with a semicolon that nothing but comments follows."""
+    """Return whether a text ends with a complete statement: a semicolon, followed at most by comments."""
     ended = False
     begun = 0
     for result in _TOKENS.finditer(text):

@@ -1,4 +1,4 @@
-"""The interactive shell: reads, completes, remembers and runs statements."""
+"""The interactive shell: reads, completes, stores and runs statements."""
 
 import os
 import re
@@ -170,7 +170,7 @@ class Shell:
             tell(redact(" ".join(str(error).split())), err=True)
 
     def tell(self, *lines: str) -> None:
-        """Say something, a line each."""
+        """Print lines."""
         tell(*lines)
 
     def show(self, rows: pa.Table) -> None:
@@ -181,7 +181,7 @@ class Shell:
         if self.pages and (len(lines) >= size.lines or max(map(len, lines)) > size.columns):
             self._page(text)
         else:
-            click.echo(text)  # noqa: TID251 - a document, as it is
+            click.echo(text)  # noqa: TID251 - a document, printed unchanged
 
     def _ask(self, statement: str) -> None:
         began = time.perf_counter()
@@ -218,14 +218,14 @@ def interact(
     lake: "Lake", contracts: "Mapping[str, Contract]", role: "Role | None", answer: Callable[[str], pa.Table]
 ) -> None:
     """Run the shell on this terminal until its user leaves."""
-    kept, reason = history(None if role is None else role.name, _guarded(contracts))
+    own_history, reason = history(None if role is None else role.name, _guarded(contracts))
     if reason:
         tell(reason, err=True)
     session: PromptSession[str] = PromptSession(
         completer=_Completer(names_of(lake, role, contracts)),
         complete_in_thread=True,
         complete_while_typing=False,
-        history=kept,
+        history=own_history,
         multiline=Condition(lambda: not is_complete(session.default_buffer.text)),
         prompt_continuation=lambda width, *_: "… ".rjust(width),
         output=create_output(getattr(sys.stdout, "rich_proxied_file", sys.stdout)),  # to write control sequences
@@ -238,6 +238,6 @@ def interact(
 
 
 def _guarded(contracts: "Mapping[str, Contract]") -> frozenset[str]:
-    """Return names of columns whose values are not stored in the history: all but the operational ones."""
-    every = (column for one in contracts.values() for column in one.columns)
-    return frozenset(column.name.lower() for column in every if column.class_ != "operational")
+    """Return names of columns whose values are not stored in the history: all except operational ones."""
+    columns = (column for contract in contracts.values() for column in contract.columns)
+    return frozenset(column.name.lower() for column in columns if column.class_ != "operational")
