@@ -1,1 +1,1 @@
-"""Ingest: new segments of the spool become rows of the tables, exactly once."""
+"""Ingest: stores the rows of new segments in the tables, exactly once."""

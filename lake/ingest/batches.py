@@ -1,12 +1,14 @@
 """Loads the segments of a task, small ones in batches.
 
-A rank's minute is some hundred rows, and checking a segment costs the same for these as for a million. So small
-segments are opened with as little as will do, and checked together, a column over all of them. Whatever is unusual goes
-to `ranklake.lake.ingest.segment_reading` one by one, which says what is wrong and sets it aside: nothing is refused
-here, and nothing passes that it would refuse.
+A segment usually has one minute of one rank, which is some hundred rows. Checking a segment has a high fixed cost. So
+small segments are opened with the fewest checks, and then checked together, column by column.
 
-path ─▶ digest ─▶ columns known, footer as the name ─┬─▶ a batch: text, owners, times checked at once ─┬─▶ rows
-           └──── any doubt ──────────────────────────┴─────── segment_reading.load, one by one ◀───────┘
+A batch only accepts segments that pass every check. Any other segment is loaded alone by
+`ranklake.lake.ingest.segment_reading`, which finds the fault and sets the segment aside. The result is the same as if
+all segments were loaded alone.
+
+path ─▶ digest ─▶ known columns, footer matches name ─┬─▶ a batch: text, owners, times checked together ─┬─▶ rows
+           └──── else ────────────────────────────────┴─────── segment_reading.load, one by one ◀────────┘
 """
 
 import hashlib
@@ -23,11 +25,11 @@ from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.deduplication import SlotClaim, by_slot_file, claim_of, disagree, precedence, without_earlier
 from ranklake.lake.ingest.footer_columns import constant_names, with_footer_columns, with_mixed_constants
 from ranklake.lake.ingest.segment_columns import (
-    all_number,
-    all_text,
     extremes,
     footer_of,
     has_contract_types,
+    has_numbers,
+    has_texts,
     moments,
     required_columns,
     validate,
@@ -58,14 +60,14 @@ from ranklake.segments.segment import IDENTITY
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Columns of segments, under the contract's types; `texts` are stored with a dictionary, named when opening."""
+    """Schema of segments under the contract's types; `texts` are the columns to read as dictionaries."""
 
     schema: pa.Schema
     texts: list[str]
 
 
 class SmallSegments:
-    """Decodes segments of one table; each is opened like the one before it, since most are alike."""
+    """Decodes segments of one table. Each is opened with the schema of the previous one, since most have the same."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -73,14 +75,17 @@ class SmallSegments:
         self._shape: _Shape | None = None
 
     def decode(self, raw: bytes, target: Contract, count: int) -> tuple[pa.Table | None, pq.FileMetaData]:
-        """Return the rows of a segment of so many rows, None where its columns are not the contract's; its metadata."""
+        """Return the rows and the Parquet metadata of a segment with `count` rows.
+
+        The rows are None if the segment is not small or its columns are not the contract's.
+        """
         source = pa.BufferReader(raw)
-        reader = ParquetReader()  # what `ParquetFile` wraps, at twice the cost of opening a small one
+        reader = ParquetReader()  # `ParquetFile` wraps this class and takes twice as long to open a small file
         shape = self._shape
         try:
             reader.open(source, read_dictionary=shape.texts if shape else None)
             metadata = reader.metadata
-        except KeyError:  # some of the text is not there
+        except KeyError:  # the segment lacks one of the text columns
             source.seek(0)
             shape, metadata = None, pq.read_metadata(source)
             reader = _reader(raw, metadata, [])
@@ -105,12 +110,12 @@ class SmallSegments:
         return rows, metadata
 
     def _is_small(self, metadata: pq.FileMetaData, count: int) -> bool:
-        """Whether a segment of so many rows may be decoded beside others; nothing of it was decoded yet."""
+        """Whether a segment is small enough for a batch, by its metadata; `count` is the rows in its name."""
         limits = self._limits
         if metadata.num_row_groups != 1 or metadata.num_rows != count or count > limits.row_group_rows:
             return False
-        most = min(PART_BYTES, limits.decoded_bytes)  # as much as `segment_reading` decodes at once
-        return metadata.num_columns <= limits.columns and decoded_bytes(metadata) <= most
+        most_bytes = min(PART_BYTES, limits.decoded_bytes)  # `segment_reading` decodes as much at a time
+        return metadata.num_columns <= limits.columns and decoded_bytes(metadata) <= most_bytes
 
 
 def _reader(raw: bytes, metadata: pq.FileMetaData, texts: list[str]) -> ParquetReader:
@@ -120,21 +125,23 @@ def _reader(raw: bytes, metadata: pq.FileMetaData, texts: list[str]) -> ParquetR
 
 
 BATCH_SEGMENTS: Final = 256
-"""As many are looked at again, one by one, where one of them is in doubt."""
+"""Segments in a batch. If one segment of a batch fails, all of them are loaded again, one by one."""
 BATCH_ROWS: Final = 65_536
 BATCH_SHARE: Final = 8
-"""The part of a piece that a batch may fill: pieces are cut between batches."""
+"""A batch may take one eighth of a piece, since pieces are cut between batches."""
 _NUMBERS: Final = ("attempt", "rank", "incarnation", "segment")
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one or more segments, under the contract's types; columns without any value are left out.
+    """Rows of one or more segments, under the contract's types. Columns without any value are left out.
 
     Attributes
     ----------
     owners, counts
-        Whose rows these are, in their order, and how many are whose; all counts above 0.
+        The segments, in the order of the rows, and the number of rows of each, above 0.
+    table
+        The rows.
     """
 
     owners: list[IncomingSegment]
@@ -144,7 +151,7 @@ class Rows:
 
 @dataclass(slots=True)
 class LoadedSegments:
-    """Segments that were looked at, in the plan's order, and the rows of the sound ones; rows can be taken once."""
+    """Segments, sound or not, in the plan's order, and the rows of the sound ones. `rows` can be iterated once."""
 
     segments: list[IncomingSegment]
     rows: Iterator[Rows]
@@ -152,7 +159,7 @@ class LoadedSegments:
 
 @dataclass(slots=True)
 class _Batch:
-    """Segments that were opened and not yet checked."""
+    """Opened segments that are not checked yet."""
 
     plan: list[PlannedSegment] = field(default_factory=list)
     segments: list[IncomingSegment] = field(default_factory=list)
@@ -167,11 +174,11 @@ class Loader:
     Parameters
     ----------
     intake
-        What the task knows: contract of the table, limits, keys of writers.
+        Contract of the table, limits, and keys of writers.
     reader
         Reads the bytes of segments.
     most_bytes
-        Decoded rows that a batch may hold, about.
+        Bytes of decoded rows in a batch, approximately.
     """
 
     def __init__(self, intake: Intake, reader: Reader, most_bytes: int) -> None:
@@ -180,7 +187,7 @@ class Loader:
         self._raw: dict[str, bytes] = {}
 
     def load(self, plan: Sequence[PlannedSegment]) -> Iterator[LoadedSegments]:
-        """Load what rows of a plan name, in their order. Raises what `segment_reading.load` does."""
+        """Load the segments of a plan, in its order. Raises what `segment_reading.load` raises."""
         batch = _Batch()
         for rows, contested in by_slot_file(plan):
             row = rows[0]
@@ -199,11 +206,11 @@ class Loader:
         yield from self._finish(batch)
 
     def _open(self, row: PlannedSegment, batch: _Batch) -> bool:
-        """Open a segment and add it to a batch; return False, and add nothing, where anything is unusual."""
+        """Open a segment and add it to a batch. Returns False, without adding it, if it has to be loaded alone."""
         target, path = self._target, row["path"]
         name = segment_name(path)
-        is_odd = row["others"] or row.get("refused")
-        if target is None or name is None or is_odd or not 0 < name.rows <= PART_ROWS:
+        is_unusual = row["others"] or row.get("refused")
+        if target is None or name is None or is_unusual or not 0 < name.rows <= PART_ROWS:
             return False
         try:
             raw = self._raw[path] = self._reader.read(check_size(row, self._intake.limits))
@@ -215,9 +222,9 @@ class Loader:
             rows, metadata = self._decoder.decode(raw, target, name.rows)
             footer = footer_of(metadata, name, target)
             signed_by = self._intake.authenticator.signer_of(raw, footer, name, row)
-        except Exception:  # noqa: BLE001 - whatever foreign bytes raise
-            return False  # loaded alone it raises the same, and the reason is recorded
-        # of several ranks: an import's, of which there are few; of an older contract: its rows are changed first
+        except Exception:  # noqa: BLE001 - foreign bytes may raise anything
+            return False  # loading it alone raises the same error and records the reason
+        # Only imports have several ranks. Rows of an older contract must be upgraded. Both are loaded alone.
         if rows is None or footer.ranks or is_changed(target, footer.contract_version, footer.added_version):
             return False
         constants = constant_names(footer)
@@ -227,19 +234,19 @@ class Loader:
         batch.segments.append(IncomingSegment(path, row["sha256"], row["bytes"], name, footer, signed_by=signed_by))
         batch.tables.append(rows)
         batch.rows += rows.num_rows
-        # Text without a dictionary is what its pages hold, numbers and places in dictionaries have a word each.
+        # Text without a dictionary takes the bytes of its pages. Any other value takes 8 bytes at most.
         batch.size_bytes += (
             metadata.row_group(0).total_byte_size + rows.num_rows * (rows.num_columns + len(constants)) * 8
         )
         return True
 
     def _finish(self, batch: _Batch) -> Iterator[LoadedSegments]:
-        """Yield what a batch holds, once it is checked; where that fails, each segment alone."""
+        """Check a batch and yield it; if the check fails, load each segment of it alone."""
         if not batch.plan:
             return
         try:
             checked = self._check_batch(batch)
-        except Exception:  # noqa: BLE001 - likewise
+        except Exception:  # noqa: BLE001 - foreign bytes may raise anything
             checked = None
         if checked is None:
             batch.tables.clear()
@@ -250,28 +257,29 @@ class Loader:
         yield LoadedSegments(batch.segments, iter([checked]))
 
     def _check_batch(self, batch: _Batch) -> Rows | None:
-        """Rows of a batch, None where some may not be what their names say; fills in each segment's first and last.
+        """Return the rows of a batch; None if some may not match their names. Sets each segment's `first` and `last`.
 
-        Raises an Arrow error where text is not UTF-8 or columns do not go together.
+        Raises an Arrow error if text is not UTF-8 or columns have incompatible types.
         """
         footers = [segment.footer for segment in batch.segments if segment.footer is not None]
         tables, batch.tables = with_mixed_constants(batch.tables, footers), []
-        alike = all(table.schema.equals(tables[0].schema) for table in tables)
+        same_schema = all(table.schema.equals(tables[0].schema) for table in tables)
         counts = np.array([table.num_rows for table in tables])
-        rows = pa.concat_tables(tables, promote_options="none" if alike else "default").replace_schema_metadata(None)
+        promote = "none" if same_schema else "default"
+        rows = pa.concat_tables(tables, promote_options=promote).replace_schema_metadata(None)
         for column in rows.columns:
             validate(column, counts)
         present = set(rows.column_names)
-        if "run" in present and not all_text(rows["run"], [footer.run for footer in footers]):
+        if "run" in present and not has_texts(rows["run"], [footer.run for footer in footers]):
             return None
-        for column in _NUMBERS:
-            if column in present and not all_number(rows[column], [getattr(one, column) for one in footers], counts):
+        for name in _NUMBERS:
+            if name in present and not has_numbers(rows[name], [getattr(footer, name) for footer in footers], counts):
                 return None
         rows = with_footer_columns(rows, footers, counts.tolist())
         assert self._target is not None
         if not has_contract_types(rows.schema, self._target):
             return None
-        if "ts" not in rows.column_names or rows["ts"].null_count:  # refused rows have none
+        if "ts" not in rows.column_names or rows["ts"].null_count:  # rows that the recorder refused have no time
             return None
         firsts, lasts = extremes(rows["ts"].cast(pa.int64()), counts)
         if not all(map(self._intake.limits.spans_few_dates, zip(firsts, lasts, strict=True))):
@@ -281,13 +289,12 @@ class Loader:
         return Rows(batch.segments, counts.tolist(), with_values(rows, self._target))
 
     def _load_alone(self, row: PlannedSegment) -> LoadedSegments:
-        again = self._reader.read_again
-        segment = load(self._intake, self._read, row, again)
+        segment = load(self._intake, self._read, row, self._reader.read_again)
         self._raw.pop(row["path"], None)
         return LoadedSegments([segment, *segment.copies], self._parts(segment))
 
     def _load_contested(self, rows: Sequence[PlannedSegment]) -> Iterator[LoadedSegments]:
-        """Load segments that claim one slot file; those that contradict what came before are set aside."""
+        """Load several segments of one slot file. Segments that contradict earlier ones are set aside."""
         target, raw = self._target, dict[str, bytes]()
 
         def read(path: str) -> bytes:
@@ -313,33 +320,33 @@ class Loader:
             count = claim.rows.num_rows
             yield LoadedSegments([segment], iter([Rows([segment], [count], claim.rows)] if count else []))
 
-    def _earlier_claim(self, place: EarlierCut) -> SlotClaim | None:
-        """Claim of a segment that an earlier plan took in; None where it can be read no longer."""
+    def _earlier_claim(self, cut: EarlierCut) -> SlotClaim | None:
+        """Read the claim of a segment that an earlier plan ingested; None if it can no longer be read."""
         if self._target is None:
             return None
         try:
-            raw = self._reader.read_again(place["path"])
+            raw = self._reader.read_again(cut["path"])
         except (FileNotFoundError, UnreadError):
             return None
-        segment = IncomingSegment(place["path"], place["sha256"], len(raw), segment_name(place["path"]))
-        unasked = Authenticator(self._intake.authenticator.encryption_key)
+        segment = IncomingSegment(cut["path"], cut["sha256"], len(raw), segment_name(cut["path"]))
+        without_rules = Authenticator(self._intake.authenticator.encryption_key)
         row: PlannedSegment = {
-            "path": place["path"],
+            "path": cut["path"],
             "others": [],
             "table": self._target.table,
             "bytes": len(raw),
             "rows": 0,
-            "sha256": place["sha256"],
+            "sha256": cut["sha256"],
             "seen": "",
         }
         try:
-            examine(raw, segment, self._target, row, unasked, self._intake.limits)
-        except Exception:  # noqa: BLE001 - it is not what it was, or its key is gone
+            examine(raw, segment, self._target, row, without_rules, self._intake.limits)
+        except Exception:  # noqa: BLE001 - its bytes have changed, or its key is missing
             return None
-        return replace(claim_of(segment, self._target), signed=place["signed"])
+        return replace(claim_of(segment, self._target), signed=cut["signed"])
 
     def _read(self, path: str) -> bytes:
-        """Return bytes that were read before, or read them."""
+        """Return the bytes of a segment, from memory if `_open` has read them."""
         raw = self._raw.pop(path, None)
         return self._reader.read(path) if raw is None else raw
 

@@ -1,17 +1,18 @@
-"""Deduplication: drops rows that came before, in the same task or with an earlier plan; claims that contradict others.
+"""Deduplication: finds repeated rows, and segments that contradict each other.
 
-A row's key is (incarnation, segment, slot). All rows of a segment share the first two, so a repeat needs either one
-slot twice in a segment, or another segment of the same slot file: one that was sealed twice, with different cuts. Both
-are rare and both show without comparing keys, so most rows cost one look at whether slots rise.
+**Repeated rows.** A row's key is (incarnation, segment, slot). All rows of a segment have the same incarnation and
+segment number. So a row can only be repeated within its segment, or in another segment of the same slot file, which
+exists if the slot file was sealed more than once. Both cases are rare. For most rows it is enough to check that slots
+increase.
 
-Which slots each segment brought stands in the table ``segments``, as text: ``0..99 101 103..120``. That table is kept
-for ever, so rows that retention, erasure or a check took away are known, too, and no other cut brings them back.
+The table ``segments`` records the slots of each segment as text, such as ``0..99 101 103..120``. This table is never
+deleted. So rows that retention, an erasure or a check removed stay known, and no other segment stores them again.
 
-A slot file that is sealed again gives the same values for the same slots, perhaps of more slots; only its times may
-differ, by other anchors. So a segment with other values for the same slots is someone else's, not a repeat: what came
-first stays stored, and the other is set aside whole (`ranklake.lake.store.writers.CONFLICT`). Of segments that come
-together the signed go first, then the encrypted. Two signed segments are never compared, since their prefix's team
-vouches for both: there, slots that came before are a repeat.
+**Contradictions.** A slot file that is sealed again has the same values for the same slots, and perhaps more slots.
+Only its times may differ, because of other clock anchors. So a segment with other values for the same slots is from
+another writer. The segment that was ingested first is kept, and the other one is set aside completely
+(`ranklake.lake.store.writers.CONFLICT`). Among segments of one plan, signed ones go first, then encrypted ones. Two
+signed segments are not compared, since the team of their prefix signed both: slots that occur again are repeats.
 """
 
 import re
@@ -43,87 +44,87 @@ _RANGE: Final = re.compile(r"(-?\d+)(?:\.\.(-?\d+))?")
 def first_of_key(
     slots: Slots, keyed: Mask | None, starts: Slots, owners: Sequence[SlotFile], seen: Mapping[SlotFile, Slots]
 ) -> Mask | None:
-    """Return a mask of the rows whose key did not come before; None where that is all of them.
+    """Return a mask of the rows with a key that no earlier row has; None if no row is repeated.
 
     Parameters
     ----------
     slots
-        Of all rows, segment after segment; any number where it is NULL.
+        Slots of all rows, segment after segment; any number where the slot is NULL.
     keyed
-        False where a part of the key is NULL: such a row repeats none. None where no key has a NULL.
+        False for rows with a NULL in the key, which are never repeats. None if no key has a NULL.
     starts
-        Where each segment begins; none is empty.
+        Index of the first row of each segment. No segment is empty.
     owners
         Slot file of each segment.
     seen
-        Slots of slot files that came before these rows.
+        Slots of earlier rows, by slot file.
     """
-    rising = np.ones(len(slots), bool)
-    np.greater(slots[1:], slots[:-1], out=rising[1:])
-    rising[starts] = True
+    increases = np.ones(len(slots), bool)
+    np.greater(slots[1:], slots[:-1], out=increases[1:])
+    increases[starts] = True
     ends = np.append(starts[1:], len(slots))
-    parts: dict[SlotFile, list[int]] = {}
+    segments_of: dict[SlotFile, list[int]] = {}
     for index, owner in enumerate(owners):
-        parts.setdefault(owner, []).append(index)
-    doubtful = [owner for owner, own in parts.items() if len(own) > 1 or owner in seen]
-    if keyed is None and not doubtful and bool(rising.all()):
+        segments_of.setdefault(owner, []).append(index)
+    repeated_files = [owner for owner, segments in segments_of.items() if len(segments) > 1 or owner in seen]
+    if keyed is None and not repeated_files and bool(increases.all()):
         return None
-    suspects = set(doubtful)
-    if keyed is not None or not rising.all():
-        falls = np.logical_and.reduceat(rising, starts)
-        suspects |= {owner for owner, rises in zip(owners, falls, strict=True) if not rises}
+    to_check = set(repeated_files)
+    if keyed is not None or not increases.all():
+        all_increase = np.logical_and.reduceat(increases, starts)
+        to_check |= {owner for owner, is_increasing in zip(owners, all_increase, strict=True) if not is_increasing}
     mask = np.ones(len(slots), bool)
-    for owner in suspects:
-        places = np.concatenate([np.arange(starts[index], ends[index]) for index in parts[owner]])
+    for owner in to_check:
+        rows = np.concatenate([np.arange(starts[index], ends[index]) for index in segments_of[owner]])
         if keyed is not None:
-            places = places[keyed[places]]
-        order = np.argsort(slots[places], kind="stable")
-        ordered = slots[places][order]
-        again = np.zeros(len(places), bool)
-        again[order[1:]] = ordered[1:] == ordered[:-1]
+            rows = rows[keyed[rows]]
+        order = np.argsort(slots[rows], kind="stable")
+        ordered = slots[rows][order]
+        is_repeat = np.zeros(len(rows), bool)
+        is_repeat[order[1:]] = ordered[1:] == ordered[:-1]
         if owner in seen:
-            again |= np.isin(slots[places], seen[owner])
-        mask[places] = ~again
+            is_repeat |= np.isin(slots[rows], seen[owner])
+        mask[rows] = ~is_repeat
     return None if bool(mask.all()) else mask
 
 
 def slot_texts(slots: Slots, keyed: Mask | None, starts: Slots) -> list[str]:
-    """Return as text which slots each segment has; parameters as for `first_of_key`."""
+    """Return the slots of each segment as text. The parameters are those of `first_of_key`."""
     ends = np.append(starts[1:], len(slots))
-    follows = np.ones(len(slots), bool)
-    np.equal(slots[1:] - 1, slots[:-1], out=follows[1:])
-    follows[1:] &= slots[1:] > slots[:-1]  # a difference may overflow
-    follows[starts] = True
+    is_next = np.ones(len(slots), bool)
+    np.equal(slots[1:] - 1, slots[:-1], out=is_next[1:])
+    is_next[1:] &= slots[1:] > slots[:-1]  # the subtraction may overflow
+    is_next[starts] = True
     if keyed is not None:
-        follows &= keyed
-    plain = np.logical_and.reduceat(follows, starts)
+        is_next &= keyed
+    is_one_range = np.logical_and.reduceat(is_next, starts)
     texts = [_text(low, high) for low, high in zip(slots[starts].tolist(), slots[ends - 1].tolist(), strict=True)]
-    for index in np.flatnonzero(~plain).tolist():
-        mine = slice(int(starts[index]), int(ends[index]))
-        own = slots[mine] if keyed is None else slots[mine][keyed[mine]]
-        texts[index] = _texts(own.astype(np.int64).tobytes())
+    for index in np.flatnonzero(~is_one_range).tolist():
+        rows = slice(int(starts[index]), int(ends[index]))
+        segment_slots = slots[rows] if keyed is None else slots[rows][keyed[rows]]
+        texts[index] = _texts(segment_slots.astype(np.int64).tobytes())
     return texts
 
 
 def joined_slots(texts: Iterable[str]) -> str:
-    """Return as text the slots that are in any of some texts."""
-    ranges = sorted(found for text in texts for found in _ranges(text))
-    held: list[list[int]] = []
+    """Return the union of the slots of some texts, as text."""
+    ranges = sorted(slot_range for text in texts for slot_range in _ranges(text))
+    joined: list[list[int]] = []
     for low, high in ranges:
-        if held and low <= held[-1][1] + 1:
-            held[-1][1] = max(held[-1][1], high)
+        if joined and low <= joined[-1][1] + 1:
+            joined[-1][1] = max(joined[-1][1], high)
         else:
-            held.append([low, high])
-    return " ".join(_text(low, high) for low, high in held)
+            joined.append([low, high])
+    return " ".join(_text(low, high) for low, high in joined)
 
 
 def seen_before(segments: Iterable[PlannedSegment]) -> dict[SlotFile, Slots]:
-    """Return the slots that earlier plans brought in of slot files that are here again.
+    """Return the slots that earlier plans ingested, by slot file, for the slot files of a plan.
 
     Parameters
     ----------
     segments
-        Rows of a plan: path, and ``seen``, which is the same for all segments of a slot file.
+        Entries of a plan. ``seen`` is the same for all segments of a slot file.
     """
     slots: dict[SlotFile, Slots] = {}
     for row in segments:
@@ -137,7 +138,7 @@ def seen_before(segments: Iterable[PlannedSegment]) -> dict[SlotFile, Slots]:
 
 @lru_cache(maxsize=64)
 def _texts(slots: bytes) -> str:
-    """Return 64-bit slots in any order as text; many a segment of a minute has the same slots of the one before."""
+    """Return 64-bit slots, in any order, as text. Results are cached: consecutive segments often have equal slots."""
     ordered = np.sort(np.frombuffer(slots, np.int64))
     if not len(ordered):
         return ""
@@ -166,46 +167,47 @@ class SlotClaim:
 
 
 def by_slot_file(plan: Sequence[PlannedSegment]) -> Iterator[tuple[list[PlannedSegment], bool]]:
-    """Yield rows of a plan in their order, and whether more than one segment claims their slot file.
+    """Yield the entries of a plan, in its order, as lists, and whether a list's slot file has several segments.
 
-    Rows that claim the same slot file come as one list, each other row alone.
+    Entries of a slot file with several segments, in this plan or an earlier one, are one list. Any other entry is a
+    list of its own.
     """
-    places = [_slot_file_of(row) for row in plan]
-    counts = Counter(places)
-    held: list[PlannedSegment] = []
-    for place, row in zip(places, plan, strict=True):
-        if held and _slot_file_of(held[0]) != place:
-            yield held, True
-            held = []
-        if place and (counts[place] > 1 or row.get("earlier")):
-            held.append(row)
+    slot_files = [_slot_file_of(row) for row in plan]
+    counts = Counter(slot_files)
+    group: list[PlannedSegment] = []
+    for slot_file, row in zip(slot_files, plan, strict=True):
+        if group and _slot_file_of(group[0]) != slot_file:
+            yield group, True
+            group = []
+        if slot_file and (counts[slot_file] > 1 or row.get("earlier")):
+            group.append(row)
         else:
             yield [row], False
-    if held:
-        yield held, True
+    if group:
+        yield group, True
 
 
 def _slot_file_of(row: PlannedSegment) -> str:
-    """Name of a segment without rows and digest; empty for one that claims no slots."""
+    """Return a segment's name without rows and digest; empty for a refused segment."""
     return "" if row.get("refused") else row["path"].rpartition("/")[2].rsplit("~", 2)[0]
 
 
 def precedence(segment: "IncomingSegment") -> int:
-    """Rank of a sound segment among claims of one slot file: the lowest goes first."""
+    """Return the sort key of a sound segment among those of its slot file; the lowest is ingested first."""
     if segment.signed_by is not None:
         return 0
     return 1 if segment.name is not None and segment.name.key_id else 2
 
 
 def claim_of(segment: "IncomingSegment", target: "Contract") -> SlotClaim:
-    """Take the rows of a sound segment."""
+    """Read all rows of a sound segment."""
     parts = list(segment.parts(target))
     rows = pa.concat_tables(parts, promote_options="default") if parts else pa.table({"slot": pa.array([], pa.int32())})
     return SlotClaim(rows, segment.signed_by is not None)
 
 
 def without_earlier(claim: SlotClaim, before: Sequence[SlotClaim]) -> SlotClaim:
-    """Return a claim without the slots of earlier claims: a slot file may be sealed a thousand times."""
+    """Drop the slots of earlier claims, which saves memory when a slot file was sealed many times."""
     slots = _slots(claim.rows)
     earlier = np.concatenate([slots[:0], *(_slots(other.rows) for other in before)])
     new = ~np.isin(slots, earlier)
@@ -213,27 +215,26 @@ def without_earlier(claim: SlotClaim, before: Sequence[SlotClaim]) -> SlotClaim:
 
 
 def disagree(claim: SlotClaim, other: SlotClaim) -> bool:
-    """Whether two segments of one slot file hold different values for a slot."""
+    """Whether two segments of one slot file have different values for a slot; False if both are signed."""
     if claim.signed and other.signed:
         return False
-    mine, theirs = _slots(claim.rows), _slots(other.rows)
-    slots, here, there = np.intersect1d(mine, theirs, return_indices=True)
-    here, there = here[slots >= 0], there[slots >= 0]
-    if not len(here):
+    slots, left_rows, right_rows = np.intersect1d(_slots(claim.rows), _slots(other.rows), return_indices=True)
+    left_rows, right_rows = left_rows[slots >= 0], right_rows[slots >= 0]
+    if not len(left_rows):
         return False
-    left, right = claim.rows.take(here), other.rows.take(there)
+    left, right = claim.rows.take(left_rows), other.rows.take(right_rows)
     names = {*left.column_names, *right.column_names} - _NOT_COMPARED
-    return any(not _same_bytes(_column(left, name), _column(right, name)) for name in sorted(names))
+    return any(not _are_equal(_column(left, name), _column(right, name)) for name in sorted(names))
 
 
 def _slots(rows: pa.Table) -> Any:  # noqa: ANN401 - numpy's array
-    """Slot of each row; -1 where there is none."""
+    """Return the slot of each row; -1 for NULL."""
     slots = rows["slot"]
     return slots.fill_null(-1).to_numpy().astype(np.int64)
 
 
 def _column(rows: pa.Table, name: str) -> pa.Array | None:
-    """Column without dictionary; None where it has no value."""
+    """Return a column without dictionary encoding; None if it has no value."""
     if name not in rows.column_names:
         return None
     column = rows[name].combine_chunks()
@@ -242,12 +243,13 @@ def _column(rows: pa.Table, name: str) -> pa.Array | None:
     return None if column.null_count == len(column) else column
 
 
-def _same_bytes(mine: pa.Array | None, theirs: pa.Array | None) -> bool:
-    if mine is None or theirs is None:
-        return mine is theirs
-    if mine.equals(theirs):
+def _are_equal(left: pa.Array | None, right: pa.Array | None) -> bool:
+    """Whether two columns have equal values; NaN equals NaN."""
+    if left is None or right is None:
+        return left is right
+    if left.equals(right):
         return True
-    if not pa.types.is_floating(mine.type) or not mine.is_null().equals(theirs.is_null()):
+    if not pa.types.is_floating(left.type) or not left.is_null().equals(right.is_null()):
         return False
-    mine, theirs = (array.fill_null(0).to_numpy(zero_copy_only=False) for array in (mine, theirs))
-    return bool(np.array_equal(mine, theirs, equal_nan=True))
+    left, right = (array.fill_null(0).to_numpy(zero_copy_only=False) for array in (left, right))
+    return bool(np.array_equal(left, right, equal_nan=True))

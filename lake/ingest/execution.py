@@ -1,13 +1,17 @@
 """Carries out a plan of kind ``ingest``: workers write all files, then the driver commits them.
 
 groups ─▶ workers: `ranklake.lake.ingest.task` ─▶ data files ─▶ commits: fact tables, rejects, segments, ingest_plans
-            └─ a task that killed its worker ─▶ halves, each in a process that may die ─▶ … ─▶ the one to blame
+            └─ a task that killed its worker ─▶ halves, each in a process that may die ─▶ … ─▶ the segment that kills
                                                                                                ─▶ quarantine/
 
-The driver can die anywhere. All files are written before the first commit, and that commit names them (the plan's
-manifest): until it is there, the next driver carries the plan out again; from then on, it commits what the manifest
-names, whatever became of the segments. So rows and what is recorded about them cannot part, and of two drivers at one
-plan the first commit decides for both.
+The driver may die at any point. All files are written before the first commit. The first commit contains the plan's
+manifest, which is the list of all these files.
+
+- Without a first commit, the next driver carries out the plan again from the segments.
+- After it, the next driver commits the files of the manifest and does not read the segments again.
+
+So the rows and the accounts of these rows always agree. If two drivers carry out the same plan, the driver with the
+first commit wins.
 """
 
 import itertools
@@ -49,37 +53,37 @@ if TYPE_CHECKING:
 
 SEGMENT_CPU_S: Final = 0.7e-3
 ROW_CPU_S: Final = 0.4e-6
-"""Rough cost of a segment and of a row."""
+"""Rough CPU cost of a segment and of a row."""
 GROUP_ROWS: Final = 2_000_000
 GROUP_BYTES: Final = 128 * 2**20
 LEAST_GROUP_ROWS: Final = 250_000
-"""A task of fewer rows is not worth a file of its own."""
+"""A table is cut into tasks of at least this many rows, since each task writes its own files."""
 
 TRIES: Final = 3
 UNSEEN_TRIES: Final = 20
-"""Tries at one slot file by drivers that died themselves: nobody saw of what."""
+"""Most tries at one slot file during which the driver itself died, for an unknown reason."""
 DEADLY: Final = "killed whoever read it, or took all memory, each time"
 
 COMMITTED_LAST: Final = ("rejects", "segments")
 """Tables that are committed after the fact tables, in this order."""
 _MANIFEST: Final = "ranklake.files"
 _MANIFEST_COMMITS: Final = 50
-"""Commits of a table that are searched for the plan's."""
+"""Number of a table's last commits that are searched for the manifest."""
 
 
 def execute(lake: "Lake", plan: Plan, workers: Workers, progress: Progress | None = None) -> list[dict[str, Any]]:
-    """Carry out an ingest plan, again if need be; return its rows of the table ``segments``.
+    """Carry out an ingest plan, or finish one that was begun; return its rows of the table ``segments``.
 
-    Raises `ranklake.lake.tables.commit.LostRaceError` where another driver carried out the same plan first; the caller
-    then looks again which plan is unfinished.
+    Raises `ranklake.lake.tables.commit.LostRaceError` if another driver carried out the same plan first. The caller
+    then has to look up the first unfinished plan again.
     """
     attempts = Attempts(lake.store, plan.number)
     files = committed_manifest(lake, plan)
     if files is None:
         segments = _write_and_commit(lake, plan, workers, attempts, progress)
     else:
-        for table, own in in_commit_order(files).items():
-            carry_out(_commit_unit(plan, table, own), partial(_swap, lake, plan, table, own))
+        for table, table_files in in_commit_order(files).items():
+            carry_out(_commit_unit(plan, table, table_files), partial(_swap, lake, plan, table, table_files))
         segments = _segment_rows(lake.tables, files)
     per_table: dict[str, int] = {}
     for row in segments:
@@ -96,27 +100,27 @@ def execute(lake: "Lake", plan: Plan, workers: Workers, progress: Progress | Non
 def _write_and_commit(
     lake: "Lake", plan: Plan, workers: Workers, attempts: Attempts, progress: Progress | None
 ) -> list[dict[str, Any]]:
-    """Write all files of a plan, then commit all but the ledger; return its rows of ``segments``."""
+    """Write all files of a plan and commit all tables except the ledger; return the plan's rows of ``segments``."""
     workers = workers.fitting(expected_cpu_s(plan.body["segments"]))
     authenticator = Authenticator(
         lake.config.encryption_key, lake.config.spool.writers.from_plan(plan.body.get("rules", []))
     )
     tries = attempts.times_begun(WHOLE)
-    # A plan that died often is cut the same way on each try, so that deaths are counted for the same tasks. Every
-    # other try runs as usual: whoever kills drivers for being slow would otherwise never see the plan end.
+    # After several deaths, the plan is cut into the same tasks on each try, so that deaths are counted per task. This
+    # is slow, so only every other try does it: a scheduler that kills slow drivers would otherwise never let it finish.
     is_deadly = tries >= TRIES and tries % 2 == TRIES % 2
     are_segments_committed = _number(lake.tables, "segments") >= plan.number
     groups = list(_groups(lake, plan, ONE if is_deadly else workers.room(), authenticator))
     counter = itertools.count(1)
-    done: Callable[[], None] | None = None
+    report: Callable[[], None] | None = None
     if progress is not None:
         progress(0, len(groups))
-        done = lambda: progress(next(counter), len(groups))  # noqa: E731 - one line at its one place of use
+        report = lambda: progress(next(counter), len(groups))  # noqa: E731 - used once, in the next lines
     isolation = Isolation(workers, attempts)
 
     def write() -> list[TaskResult]:
         with attempts.at(WHOLE):
-            results = [None] * len(groups) if is_deadly else workers.run(attempted, groups, done, lost=lambda _: None)
+            results = [None] * len(groups) if is_deadly else workers.run(run_group, groups, report, lost=lambda _: None)
             pairs = zip(groups, results, strict=True)
             return [isolation.run(group) if result is None else result for group, result in pairs]
 
@@ -126,15 +130,15 @@ def _write_and_commit(
     if not are_segments_committed:
         files += row_files(lake.store, "segments", segments, plan.number)
     manifest = {_MANIFEST: json.dumps([{**asdict(file), "partition": file.partition.isoformat()} for file in files])}
-    for table, own in in_commit_order(files).items():
-        carry_out(_commit_unit(plan, table, own), partial(_commit, lake, plan, table, own, manifest))
+    for table, table_files in in_commit_order(files).items():
+        carry_out(_commit_unit(plan, table, table_files), partial(_commit, lake, plan, table, table_files, manifest))
         manifest = {}
     return segments
 
 
 def _commit(lake: "Lake", plan: Plan, table: str, files: list[DataFile], manifest: dict[str, str]) -> None:
     if not _swap(lake, plan, table, files, manifest):
-        # The other driver's account is true of its rows; what was read here may differ by now.
+        # The other driver's rows of `segments` describe its files. This driver may have read other bytes since.
         raise LostRaceError(f"another driver carried out plan {plan.number}", where=lake.uri, hint="run it again")
 
 
@@ -156,15 +160,15 @@ def _write_unit(plan: Plan, groups: list[Group]) -> Unit:
 
 
 def expected_cpu_s(segments: list[PlannedSegment]) -> float:
-    """CPU seconds that segments of a plan take, about."""
+    """Estimate the CPU seconds that ingesting some segments takes."""
     return len(segments) * SEGMENT_CPU_S + float(sum(row["rows"] for row in segments)) * ROW_CPU_S
 
 
 def _groups(lake: "Lake", plan: Plan, room: Room = ONE, authenticator: Authenticator = NOT_ASKED) -> Iterator[Group]:
-    """Cut a plan into tasks; segments of one slot file stay together, so that their repeats meet.
+    """Cut a plan into tasks. Segments of one slot file stay in one task, so that repeated rows are found.
 
-    Each table is cut evenly, into a multiple of the tasks that run at a time where there are rows enough. Another try
-    of the plan may cut it otherwise: what a segment's rows come to is the same.
+    Each table is cut evenly. If it has enough rows, the number of tasks is a multiple of those that run in parallel.
+    Another try of the plan may cut it differently; the stored rows are the same.
     """
     are_rejects_committed = _number(lake.tables, "rejects") >= plan.number
     by_table = itertools.groupby(plan.body["segments"], key=lambda row: row["table"])
@@ -190,9 +194,9 @@ def _groups(lake: "Lake", plan: Plan, room: Room = ONE, authenticator: Authentic
 
 
 def subjects_of(lake: "Lake", table: str) -> "SubjectsSection | None":
-    """Return which columns are stored under keys; None where none is, nor was in the table, and no task has to look."""
-    section, known = lake.config.subjects, lake.contracts().get(table)
-    return section if section.columns or (known is not None and sealed_columns(lake.store, known)) else None
+    """Return which columns are stored under keys of persons; None if the table has no such columns and never had."""
+    section, contract = lake.config.subjects, lake.contracts().get(table)
+    return section if section.columns or (contract is not None and sealed_columns(lake.store, contract)) else None
 
 
 def _number(tables: "Tables", table: str) -> int:
@@ -200,29 +204,29 @@ def _number(tables: "Tables", table: str) -> int:
     return 0 if handle is None else number_of(handle)
 
 
-def _chunks(segments: list[PlannedSegment], at_a_time: int) -> Iterator[list[PlannedSegment]]:
+def _chunks(segments: list[PlannedSegment], parallel_tasks: int) -> Iterator[list[PlannedSegment]]:
     total = sum(segment["rows"] for segment in segments)
-    tasks = min(at_a_time * math.ceil(total / (at_a_time * GROUP_ROWS)), max(1, total // LEAST_GROUP_ROWS))
+    tasks = min(parallel_tasks * math.ceil(total / (parallel_tasks * GROUP_ROWS)), max(1, total // LEAST_GROUP_ROWS))
     share = total / max(1, tasks)
     chunk: list[PlannedSegment] = []
     rows = size = 0
-    end, stem = share, ""
+    end, last_slot_file = share, ""
     for segment in segments:
         slot_file = segment["path"].rpartition("/")[2].rsplit("~", 2)[0]  # the name without rows and digest
-        # A segment belongs where most of it lies: so shares stay even, and none is left over.
+        # A segment goes into the chunk that has more than half of its rows, so that chunks are of equal size.
         is_full = rows + segment["rows"] / 2 > end or size + segment["bytes"] > GROUP_BYTES
-        if chunk and is_full and slot_file != stem:
+        if chunk and is_full and slot_file != last_slot_file:
             yield chunk
             chunk, size = [], 0
             while rows + segment["rows"] / 2 > end:
                 end += share
         chunk.append(segment)
-        rows, size, stem = rows + segment["rows"], size + segment["bytes"], slot_file
+        rows, size, last_slot_file = rows + segment["rows"], size + segment["bytes"], slot_file
     yield chunk
 
 
 def in_commit_order(files: Iterable[DataFile]) -> dict[str, list[DataFile]]:
-    """Files by table, in the order in which the tables are committed."""
+    """Return the files by table, in the order in which the tables are committed."""
     by_table: dict[str, list[DataFile]] = {}
     for file in files:
         by_table.setdefault(file.table, []).append(file)
@@ -230,9 +234,9 @@ def in_commit_order(files: Iterable[DataFile]) -> dict[str, list[DataFile]]:
 
 
 def committed_manifest(lake: "Lake", plan: Plan) -> list[DataFile] | None:
-    """All files of a plan, as its first commit names them; None where there is no such commit.
+    """Return all files of a plan from the manifest in its first commit; None if nothing of the plan is committed.
 
-    None, too, where one of the files is gone, or cannot be the plan's. Raises `LakeUnreachableError`.
+    None, too, if one of the files is missing or is no data file of the plan. Raises `LakeUnreachableError`.
     """
     tables = [*sorted({row["table"] for row in plan.body["segments"]}), *COMMITTED_LAST]
     for table in tables:
@@ -241,28 +245,28 @@ def committed_manifest(lake: "Lake", plan: Plan) -> list[DataFile] | None:
             continue
         files = _manifest_in(lake.store, handle, table, plan)
         if files is not None:
-            return files if all(_is_there(lake.store, file, tables) for file in files) else None
+            return files if all(_exists(lake.store, file, tables) for file in files) else None
     return None
 
 
 def _segment_rows(tables: "Tables", files: Iterable[DataFile]) -> list[dict[str, Any]]:
-    """Rows of ``segments`` that files of a plan hold."""
-    own = [file for file in files if file.table == "segments"]
+    """Read the rows of ``segments`` from the files of a plan."""
+    segment_files = [file for file in files if file.table == "segments"]
     live = pa.table(
         {
-            "path": [file.path for file in own],
-            "size_bytes": [file.size_bytes for file in own],
-            "num_records": [file.rows for file in own],
-            "date": pa.array([file.partition for file in own], pa.date32()),
+            "path": [file.path for file in segment_files],
+            "size_bytes": [file.size_bytes for file in segment_files],
+            "num_records": [file.rows for file in segment_files],
+            "date": pa.array([file.partition for file in segment_files], pa.date32()),
         }
     )
     return [row for _, rows in read_some(tables, contract("segments"), live, verify=True) for row in rows.to_pylist()]
 
 
 def _manifest_in(store: "Store", handle: "DeltaTable", table: str, plan: Plan) -> list[DataFile] | None:
-    """Find the manifest in a table's last commits: no later plan was begun, so it is among them.
+    """Find the plan's manifest in a table's last commits; None if there is none. No later plan has committed yet.
 
-    Read by the lake's own client: delta-rs's history keeps Python's other threads waiting for the store.
+    The log is read with the lake's own client, since delta-rs blocks all Python threads while it reads the history.
     """
     newest = handle.version()
     for version in range(newest, max(-1, newest - _MANIFEST_COMMITS), -1):
@@ -272,7 +276,7 @@ def _manifest_in(store: "Store", handle: "DeltaTable", table: str, plan: Plan) -
                 continue
             rows = json.loads(commit[_MANIFEST])
             return [DataFile(**{**row, "partition": date.fromisoformat(row["partition"])}) for row in rows]
-        except FileNotFoundError:  # older commits went with a checkpoint
+        except FileNotFoundError:  # older commits were removed after a checkpoint
             return None
         except OSError as error:
             raise unreachable(store.uri, error, store.storage) from None
@@ -281,8 +285,8 @@ def _manifest_in(store: "Store", handle: "DeltaTable", table: str, plan: Plan) -
     return None
 
 
-def _is_there(store: "Store", file: DataFile, tables: list[str]) -> bool:
-    """Whether a file is where one of the plan's has to be, with its size."""
+def _exists(store: "Store", file: DataFile, tables: list[str]) -> bool:
+    """Whether a file of the manifest is a data file of the plan's tables and exists with its size."""
     if file.table not in tables or not is_data_path(file.path, file.partition.isoformat()):
         return False
     try:
@@ -294,14 +298,14 @@ def _is_there(store: "Store", file: DataFile, tables: list[str]) -> bool:
 
 
 class Isolation:
-    """Retries tasks that killed their worker, in halves, until the segments to blame are alone.
+    """Retries tasks that killed their worker, in halves, until the segments that kill workers are found.
 
-    Each try is marked (`ranklake.lake.plans.attempts`), so that the next driver goes on where one died.
+    Each try is marked in the lake (`ranklake.lake.plans.attempts`), so that the next driver continues if one dies.
 
     Parameters
     ----------
     workers
-        Whose processes may die: those of a cluster, else one is started for each try.
+        Workers of a cluster run the tries. Without a cluster, a process is started for each try.
     """
 
     def __init__(self, workers: Workers, attempts: Attempts) -> None:
@@ -309,12 +313,12 @@ class Isolation:
         self._attempts = attempts
 
     def run(self, group: Group) -> TaskResult:
-        """Carry out a task; raises what its segments are not to blame for."""
+        """Carry out a task and set its deadly segments aside. Raises errors that are not caused by segments."""
         files = slot_files(group.segments)
         if len(files) > 1:
             digest = segments_digest(group.segments)
-            is_known = self._attempts.times_begun(digest) or self._attempts.times_died(digest)
-            result = None if is_known else self._run_group(group)
+            was_tried = self._attempts.times_begun(digest) or self._attempts.times_died(digest)
+            result = None if was_tried else self._run_group(group)
             if result is not None:
                 return result
             middle = len(files) // 2
@@ -322,19 +326,19 @@ class Isolation:
             return merge_results([self.run(replace(group, segments=half)) for half in halves])
         if (result := self._try_often(group)) is not None:
             return result
-        # Cuts of one slot file repeat each other, so those that live go in together.
-        good = [row for row in group.segments if len(group.segments) > 1 and self._lives(group, row)]
+        # Segments of one slot file repeat rows of each other, so the good ones are ingested in one task.
+        good = [row for row in group.segments if len(group.segments) > 1 and self._is_harmless(group, row)]
         bad = [row for row in group.segments if row not in good]
         self._check_workers(group)
         if not bad or not good:
             return set_aside(group, DEADLY)
         return merge_results([self.run(replace(group, segments=good)), set_aside(replace(group, segments=bad), DEADLY)])
 
-    def _lives(self, group: Group, row: PlannedSegment) -> bool:
+    def _is_harmless(self, group: Group, row: PlannedSegment) -> bool:
         return self._try_often(replace(group, segments=[row])) is not None
 
     def _try_often(self, group: Group) -> TaskResult | None:
-        """Try a task over and over; None if it died each time."""
+        """Try a task up to `TRIES` times; return None if it killed its worker each time."""
         digest = segments_digest(group.segments)
         while self._attempts.times_died(digest) < TRIES and self._attempts.times_begun(digest) < UNSEEN_TRIES:
             result = self._run_group(group)
@@ -345,20 +349,20 @@ class Isolation:
     def _run_group(self, group: Group) -> TaskResult | None:
         digest = segments_digest(group.segments)
         with self._attempts.at(digest):
-            (result,) = self._workers.run(attempted, [group], lost=_no_result)
+            (result,) = self._workers.run(run_group, [group], lost=_no_result)
             if result is None:
                 self._attempts.record_death(digest)
         return result
 
     def _check_workers(self, group: Group) -> None:
-        """Raise `WorkersError` where workers die at nothing at all: then no segment is to blame."""
-        (result,) = self._workers.run(attempted, [replace(group, segments=[])], lost=_no_result)
+        """Raise `WorkersError` if workers die even at an empty task: then no segment is the cause."""
+        (result,) = self._workers.run(run_group, [replace(group, segments=[])], lost=_no_result)
         if result is None:
             raise WorkersError("workers die at an empty task", hint="look at their memory and logs; run it again")
 
 
-def attempted(group: Group) -> TaskResult | None:
-    """Carry out a task, for workers that give None for what killed them."""
+def run_group(group: Group) -> TaskResult | None:
+    """Carry out a task. The return type has None for tasks that kill their worker, see `Workers.run`."""
     return compact(group)
 
 

@@ -1,4 +1,4 @@
-"""Columns that a segment's footer says of all its rows: whose they are, and what is the same in each."""
+"""Columns that have one value in all rows of a segment and are stored in its footer: identity and constants."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -15,7 +15,7 @@ _IDENTITY_TYPES: Final = {"run": "string", "attempt": "int32", "rank": "int32", 
     "segment": "int32"
 }
 _OWN: Final = frozenset({*IDENTITY, "slot", "ts", REFUSED, REFUSED_ROW})
-"""Columns that are no constants: a segment says them otherwise, or is looked at for them."""
+"""Columns that a footer must not have as constants: they are in the identity, or rows are checked by them."""
 _NUMPY_TYPES: Final[dict[str, type[np.generic]]] = {
     "bool": np.bool_,
     "int32": np.int32,
@@ -28,7 +28,7 @@ _WHOLE: Final = {"int32": range(-(2**31), 2**31), "int64": range(-(2**63), 2**63
 
 
 def constants_fault(constants: object) -> str | None:
-    """Return what keeps constants of a footer from being such, as a clause that never quotes a value."""
+    """Return what is wrong with the constants of a footer, as a clause without any value; None if they are valid."""
     if not isinstance(constants, dict) or not all(isinstance(values, dict) for values in constants.values()):
         return "is no object of objects"
     if not constants.keys() <= {"string", *_NUMPY_TYPES}:
@@ -53,12 +53,12 @@ def _is_of(value: object, kind: str) -> bool:
 
 
 def constant_names(footer: SegmentFooter) -> list[str]:
-    """Return the names of the columns that a footer has in place of the file."""
+    """Return the names of the columns that a footer has as constants."""
     return [name for values in footer.constants.values() for name in values]
 
 
 def with_mixed_constants(tables: Sequence[pa.Table], footers: Sequence[SegmentFooter]) -> list[pa.Table]:
-    """Return rows of segments, each with those of its constants that are columns of other segments."""
+    """Add to each segment's rows those of its constants that are columns in the file of another segment."""
     types = {field.name: field.type for table in tables for field in table.schema}
     return [_with_constants_among(types, table, footer) for table, footer in zip(tables, footers, strict=True)]
 
@@ -67,18 +67,20 @@ def _with_constants_among(types: dict[str, pa.DataType], rows: pa.Table, footer:
     for kind, values in footer.constants.items():
         for name in values.keys() & types.keys():
             column = _column(kind, [values[name]], [rows.num_rows])
-            plain = kind == "string" and not pa.types.is_dictionary(types[name])
-            rows = rows.append_column(name, column.cast(pa.string()) if plain else column)
+            is_plain_text = kind == "string" and not pa.types.is_dictionary(types[name])
+            rows = rows.append_column(name, column.cast(pa.string()) if is_plain_text else column)
     return rows
 
 
 def with_footer_columns(rows: pa.Table, footers: Sequence[SegmentFooter], counts: Sequence[int]) -> pa.Table:
-    """Return rows of segments, one after the other, with what their footers say of all rows, where no column does.
+    """Add the identity and constants from footers as columns, unless the rows have the column.
 
     Parameters
     ----------
+    rows
+        Rows of several segments, in their order.
     counts
-        How many rows are each footer's.
+        Number of rows of each footer's segment.
     """
     present = set(rows.column_names)
     for name in IDENTITY:
@@ -94,17 +96,16 @@ def with_footer_columns(rows: pa.Table, footers: Sequence[SegmentFooter], counts
 
 
 def _column(kind: str, values: Sequence[Any], counts: Sequence[int]) -> pa.Array:
-    """Return a column of each value as often as its count says; NULL for None, text with a dictionary."""
-    absent = [value is None for value in values]
-    missing = np.repeat(absent, counts) if any(absent) else None
+    """Return a column with `counts[i]` times the value i; NULL for None. Text is dictionary-encoded."""
+    is_none = [value is None for value in values]
+    null_mask = np.repeat(is_none, counts) if any(is_none) else None
     if kind == "string":
-        places = {
-            text: place for place, text in enumerate(dict.fromkeys(value for value in values if value is not None))
-        }
-        each = _repeat([0 if value is None else places[value] for value in values], np.int32, counts)
-        return pa.DictionaryArray.from_arrays(pa.array(each, mask=missing), pa.array(places, pa.string()))
-    each = _repeat([0 if value is None else value for value in values], _NUMPY_TYPES[kind], counts)
-    return pa.array(each, ARROW_TYPES[kind], mask=missing)
+        texts = dict.fromkeys(value for value in values if value is not None)
+        indexes = {text: index for index, text in enumerate(texts)}
+        repeated = _repeat([0 if value is None else indexes[value] for value in values], np.int32, counts)
+        return pa.DictionaryArray.from_arrays(pa.array(repeated, mask=null_mask), pa.array(indexes, pa.string()))
+    repeated = _repeat([0 if value is None else value for value in values], _NUMPY_TYPES[kind], counts)
+    return pa.array(repeated, ARROW_TYPES[kind], mask=null_mask)
 
 
 def _repeat(values: Sequence[Any], kind: type[np.generic], counts: Sequence[int]) -> npt.NDArray[Any]:

@@ -1,6 +1,6 @@
-"""Reads an incoming segment, checks it against its name, and accounts for its rows.
+"""Reads one segment, checks it against its name and its contract, and puts a damaged one into quarantine.
 
-bytes ─▶ digest ─▶ clear text ─▶ Parquet ─▶ footer and contents as the name says ─▶ the contract's types
+bytes ─▶ digest ─▶ decryption ─▶ Parquet ─▶ footer and contents match the name ─▶ the contract's types
              └──────────┴────────────┴─────────────────┴──▶ quarantine/<sha256>
 """
 
@@ -47,31 +47,32 @@ from ranklake.segments.segment import (
 PART_ROWS: Final = 262_144
 
 PART_BYTES: Final = 256 * 2**20
-"""Decoded rows, about, that are held at a time of a segment that is read in parts."""
+"""Approximate bytes of decoded rows per part, for a segment that is read in parts."""
 
 
 @dataclass(slots=True)
 class IncomingSegment:
-    """A segment on its way through a task.
+    """A segment that a task reads, and the numbers that it finds.
 
     Attributes
     ----------
     path, sha256, size_bytes
-        As the plan names it; of damaged bytes the digest that they have.
+        From the plan. For a damaged segment, `sha256` is the digest of its actual bytes.
     name, footer
-        As the segment has them; None where it has none.
+        The parsed file name and footer; None if it has none.
     unreadable
-        Why it cannot be read; None for a sound one.
+        The reason why it cannot be read; None for a sound segment.
     rows_stored, rows_rejected, rows_duplicate
-        What became of its rows.
+        Number of rows stored, rejected by the contract, and dropped as repeats.
     slots
-        Which slots they have, as `ranklake.lake.ingest.deduplication` says it.
+        The slots of its rows, as text in the format of `ranklake.lake.ingest.deduplication`.
     first, last
-        The least and the greatest moment of them.
+        The lowest and the highest time of its rows.
     signed_by
-        Id of the key whose signature on it held.
+        Id of the key of its valid signature; None without one.
     copies
-        Other files that claim its digest, found damaged like it: each is settled, or it would be news for ever.
+        Other damaged files with the same digest in the name. Each gets a row of ``segments``, so that it is not new
+        again for the next ingest.
     """
 
     path: str
@@ -94,14 +95,14 @@ class IncomingSegment:
 
     @property
     def slot_file(self) -> tuple[int, int]:
-        """Incarnation and number of the slot file; of a sound segment."""
+        """Incarnation and segment number. The segment must have a name."""
         assert self.name is not None
         return self.name.incarnation, self.name.segment
 
     def parts(self, target: Contract) -> Iterator[pa.Table]:
-        """Yield the rows under the contract's types, some hundred thousand at a time; once.
+        """Yield the rows under the contract's types, some hundred thousand at a time. Rows can be read only once.
 
-        Columns without any value are left out, and text that is stored with a dictionary keeps it.
+        Columns without any value are left out. Text that is stored with a dictionary keeps it.
         """
         if self._whole is not None:
             whole, self._whole = self._whole, None
@@ -113,7 +114,7 @@ class IncomingSegment:
                 yield conform_columns(pa.table(batch), target, self.footer)
 
     def outcome(self, table: str) -> dict[str, Any]:
-        """Return its row of the table ``segments``, without plan and date."""
+        """Return the segment's row of the table ``segments``, as a dict, without plan and date."""
         name, footer = self.name, self.footer
         in_quarantine = self.unreadable is not None and not may_be_read_yet(self.unreadable) and name is not None
         return {
@@ -138,7 +139,7 @@ class IncomingSegment:
             "ts_min": self.first,
             "ts_max": self.last,
             "rows_stored": self.rows_stored,
-            # the name says how many rows lie in quarantine
+            # for bytes in quarantine, the name has the number of rows
             "rows_rejected": name.rows if in_quarantine and name else self.rows_rejected,
             "rows_duplicate": self.rows_duplicate,
             "pack": pack_of(self.path),
@@ -149,20 +150,20 @@ class IncomingSegment:
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """How segments of one table are read, and where unreadable ones are kept.
+    """Settings for reading segments of one table.
 
     Attributes
     ----------
     store
-        The lake's.
+        The lake's store, for the quarantine.
     target
-        The contract of their table; None where ranks record no such table.
+        The table's contract; None if ranks do not record this table.
     authenticator
-        Checks their writers' signatures.
+        Checks the signatures of segments.
     limits
-        What one segment may ask.
+        Limits on a segment's size and content.
     is_known
-        Whether a contract has the table, recorded by ranks or not.
+        Whether the table has a contract, including those that ranks do not record.
     """
 
     store: Store
@@ -173,31 +174,31 @@ class Intake:
 
 
 def recorded_table(contracts: Mapping[str, Contract], name: str) -> Contract | None:
-    """Return the contract of a table that ranks record, or None: no rank writes derived or system tables."""
+    """Return the contract of a table that ranks record; None for other tables, such as derived and system tables."""
     contract = contracts.get(name)
     return contract if contract is not None and contract.envelope else None
 
 
 def unreadable(error: Exception) -> str:
-    """Return the reason, never the text: a message can quote a value."""
+    """Return the reason for an error of reading. It has no error text, which could quote a value."""
     return f"not readable as Parquet ({type(error).__name__})"
 
 
 def into_quarantine(store: Store, segment: IncomingSegment, raw: bytes) -> None:
-    """Keep the bytes of a segment that is set aside, under their digest."""
+    """Write a segment's bytes to the quarantine, named by their digest, and set `sha256` to this digest."""
     segment.sha256 = hashlib.sha256(raw).hexdigest()
     store.put_if_absent(f"quarantine/{segment.sha256}", raw)
 
 
-def refuse(store: Store, segment: IncomingSegment, raw: bytes, why: str) -> None:
-    """Set a sound segment aside, and drop what was read of it."""
-    segment.unreadable, segment.footer, segment.signed_by = why, None, None
+def refuse(store: Store, segment: IncomingSegment, raw: bytes, reason: str) -> None:
+    """Put a sound segment into quarantine with a reason, and drop its footer, signature and times."""
+    segment.unreadable, segment.footer, segment.signed_by = reason, None, None
     segment.first = segment.last = None
     into_quarantine(store, segment, raw)
 
 
 def segment_name(path: str) -> SegmentName | None:
-    """Return what the name in a path says of a segment; None if it is no segment's."""
+    """Parse the file name of a segment's path; None if it is no segment's name."""
     try:
         return SegmentName.parse(path.rpartition("/")[2])
     except NotASegmentError:
@@ -208,18 +209,20 @@ _READS: Final = 3
 
 
 def load(
-    intake: Intake, read: Callable[[str], bytes], row: PlannedSegment, again: Callable[[str], bytes] | None = None
+    intake: Intake, read: Callable[[str], bytes], row: PlannedSegment, read_again: Callable[[str], bytes] | None = None
 ) -> IncomingSegment:
-    """Load a segment; where several files claim its digest, the first that is sound.
+    """Load a segment. If the plan names several files with its digest, the first sound one is used.
 
-    All of it is decoded and checked before this returns, so that nothing is stored of one that is damaged further on.
-    An outage of the store, a missing key or lack of memory raises: the plan is then carried out again, and nothing is
-    quarantined. Any other error makes this segment unreadable.
+    All rows are decoded and checked before this function returns, so no rows of a damaged segment are stored.
+
+    An unreachable store, a missing key or lack of memory raises an error. The plan is then carried out again later, and
+    nothing goes to the quarantine. Any other error makes the segment unreadable.
 
     Parameters
     ----------
-    again
-        Reads from the store itself: bytes are damaged only if they come so twice. By default `read`.
+    read_again
+        Reads from the store, not from a cache. Bytes count as damaged only if two reads return the same bytes. By
+        default `read`.
     """
     limits = intake.limits
     tried: list[IncomingSegment] = []
@@ -227,7 +230,7 @@ def load(
         segment = IncomingSegment(path, row["sha256"], row["bytes"], segment_name(path))
         tried.append(segment)
         try:
-            raw, is_whole = _steady_bytes(read(check_size(row, limits, path)), path, segment, again or read)
+            raw, has_digest = _steady_bytes(read(check_size(row, limits, path)), path, segment, read_again or read)
         except FileNotFoundError:
             segment.unreadable = GONE
             continue
@@ -235,43 +238,54 @@ def load(
             segment.unreadable = error.what
             continue
         try:
-            how = intake.authenticator, limits
-            examine(raw, segment, intake.target, row, *how, is_whole=is_whole, is_known=intake.is_known)
-        except UnreadError as error:  # a newer writer's: it stays where it is
+            examine(
+                raw,
+                segment,
+                intake.target,
+                row,
+                intake.authenticator,
+                limits,
+                has_digest=has_digest,
+                is_known=intake.is_known,
+            )
+        except UnreadError as error:  # a segment of a newer writer is kept in the spool
             segment.unreadable = error.what
             continue
         except NotAuthenticError as error:
             segment.unreadable = error.what
-        except (EncryptionError, MemoryError, ImportError):  # Arrow's of memory is Python's, too
+        except (EncryptionError, MemoryError, ImportError):  # Arrow's error for lack of memory is a MemoryError, too
             raise
         except RanklakeError as error:
             segment.unreadable = error.what
-        except Exception as error:  # noqa: BLE001 - whatever foreign bytes raise
+        except Exception as error:  # noqa: BLE001 - foreign bytes may raise anything
             segment.unreadable = unreadable(error)
         else:
             return segment
         into_quarantine(intake.store, segment, raw)
     first = min(tried, key=lambda segment: may_be_read_yet(segment.unreadable))
-    first.copies = [one for one in tried if one is not first and not may_be_read_yet(one.unreadable)]
+    first.copies = [other for other in tried if other is not first and not may_be_read_yet(other.unreadable)]
     return first
 
 
 def check_size(row: PlannedSegment, limits: Limits, path: str = "") -> str:
-    """Return the path of a segment of a plan, or another of its bytes. Raises `UnreadError` if it is too large."""
+    """Return `path`, or else the path in the plan. Raises `UnreadError` if the segment is too large."""
     if row["bytes"] > limits.segment_bytes:
         raise UnreadError(TOO_LARGE)
     return path or str(row["path"])
 
 
-def _steady_bytes(raw: bytes, path: str, segment: IncomingSegment, again: Callable[[str], bytes]) -> tuple[bytes, bool]:
-    """Return bytes, and whether they have the digest in the name; without it two reads must give the same.
+def _steady_bytes(
+    raw: bytes, path: str, segment: IncomingSegment, read_again: Callable[[str], bytes]
+) -> tuple[bytes, bool]:
+    """Return a segment's bytes, and whether they have the digest in the name.
 
-    Raises `UnreadError` where each read gives other bytes, and what reading raises.
+    Bytes with another digest are read again until two reads return the same bytes. Raises `UnreadError` if each read
+    returns other bytes, and what reading raises.
     """
     for _ in range(_READS):
         if segment.name is None or hashlib.sha256(raw).hexdigest() == segment.sha256:
             return raw, True
-        before, raw = raw, again(path)
+        before, raw = raw, read_again(path)
         if raw == before:
             return raw, False
     raise UnreadError(UNSTEADY)
@@ -285,15 +299,26 @@ def examine(
     authenticator: Authenticator,
     limits: Limits,
     *,
-    is_whole: bool | None = None,
+    has_digest: bool | None = None,
     is_known: bool = False,
 ) -> None:
-    """Check all of it, and fill in footer and rows; `is_whole` where somebody has looked at the digest already.
+    """Check a segment completely; set its footer, rows, signature and times.
 
-    `is_known` where a contract has its table, recorded by ranks or not.
+    Parameters
+    ----------
+    has_digest
+        Whether the bytes have the digest in the name; None if the digest must be computed here.
+    is_known
+        As for `Intake`.
 
-    Raises `NotASegmentError`, `NewerSegmentError`, an Arrow error, or `EncryptionError` if it is encrypted and cannot
-    be opened; nothing of the segment is changed then.
+    Raises
+    ------
+    NotASegmentError, NewerSegmentError, pyarrow.ArrowException
+        The segment is damaged, or newer than its contract here.
+    EncryptionError
+        It is encrypted and cannot be decrypted.
+
+    After an error, the segment is unchanged.
     """
     name = segment.name
     if refused := row.get("refused"):
@@ -302,7 +327,7 @@ def examine(
         raise NotASegmentError("not a segment's name")
     if target is None and is_known:
         raise NotASegmentError("no table of this name is recorded by ranks")
-    if not (hashlib.sha256(raw).hexdigest() == segment.sha256 if is_whole is None else is_whole):
+    if not (hashlib.sha256(raw).hexdigest() == segment.sha256 if has_digest is None else has_digest):
         raise NotASegmentError("the bytes do not have the digest in the name")
     if name.key_id:
         raw = decrypt(find_key(authenticator.encryption_key, name.key_id), raw, name.bond(row["table"]))
@@ -321,7 +346,7 @@ def examine(
         extent = extent_of(whole)
         if not limits.spans_few_dates(extent):
             limits.check_dates(days_of(whole))
-        segment._whole = whole  # noqa: SLF001 - the rest of how a segment comes to be
+        segment._whole = whole  # noqa: SLF001 - this function completes the segment
     else:
         segment._part_rows = max(1, min(PART_ROWS, rows * PART_BYTES // size))  # noqa: SLF001 - likewise
         extent = _extent_by_parts(file, segment._part_rows, name, footer, target, limits)  # noqa: SLF001 - likewise
@@ -333,7 +358,7 @@ def examine(
 def _extent_by_parts(
     file: pq.ParquetFile, part_rows: int, name: SegmentName, footer: SegmentFooter, target: Contract, limits: Limits
 ) -> tuple[int, int] | None:
-    """Check all rows, a part at a time, and hold none; return their extent."""
+    """Check all rows, part by part, without keeping them; return their extent, as `extent_of` does."""
     extents, days, size = [], set[int](), 0
     for batch in file.iter_batches(part_rows, use_threads=False):
         part = check_columns(pa.table(batch), name, footer, target)
@@ -347,10 +372,10 @@ def _extent_by_parts(
 
 
 def open_parquet(raw: bytes, limits: Limits) -> pq.ParquetFile:
-    """Open Parquet bytes; text that is stored with a dictionary is read as one.
+    """Open a Parquet file from bytes; text that is stored with a dictionary is read as a dictionary.
 
-    The checksums of pages are not verified: the digest of the whole file was. Raises an Arrow error, or
-    `NotASegmentError` where the limits are exceeded.
+    The checksums of pages are not verified, since the digest of the whole file was. Raises an Arrow error, and
+    `NotASegmentError` if a limit is exceeded.
     """
     source = pa.BufferReader(raw)
     metadata = pq.read_metadata(source)
@@ -359,18 +384,18 @@ def open_parquet(raw: bytes, limits: Limits) -> pq.ParquetFile:
 
 
 def with_dictionary(raw: bytes, metadata: pq.FileMetaData) -> list[str] | None:
-    """Return the columns of text that are stored with a dictionary; None where it is damaged: reading will say how."""
+    """Return the names of text columns that are stored with a dictionary; None if the file is damaged."""
     if not metadata.num_row_groups:
         return []
-    # What pyarrow throws at a footer's lies about a column ends the process where metadata is asked for that column,
-    # and is an error like others where rows are: so they are asked for first, one will do.
+    # If a footer describes a column wrongly, pyarrow ends the process when this column's metadata is read, but raises
+    # an error when rows are read. So one row is read first.
     try:
         reader = ParquetReader()
         reader.open(pa.BufferReader(raw), metadata=metadata)
         next(reader.iter_batches(1, row_groups=[0], use_threads=False), None)
     except MemoryError:
         raise
-    except Exception:  # noqa: BLE001 - whatever foreign bytes raise
+    except Exception:  # noqa: BLE001 - foreign bytes may raise anything
         return None
     group = metadata.row_group(0)
     columns = [(metadata.schema.column(index), group.column(index)) for index in range(metadata.num_columns)]

@@ -1,12 +1,12 @@
-"""One Dask task of ingest: some segments of one table in, sorted Parquet files and an account of every row out.
+"""One Dask task of ingest: reads some segments of one table, writes sorted Parquet files, and accounts for every row.
 
 segments ─▶ batches.py, segment_reading.py: digest, types, owner ─▶ a piece: some hundred megabytes of rows
                                                                       │
-        deduplication.py: one row a key ─▶ contracts/edge.py: judged ─┼─▶ delta/parquet.py: one sorted file a date
+      deduplication.py: one row a key ─▶ contracts/edge.py: checked ──┼─▶ delta/parquet.py: one sorted file a date
                                                                       └─▶ refused.py ─▶ rejects
 
-A task holds one piece at a time, however many or large its segments are. Of the rows before the piece it remembers only
-the slots of the last slot file.
+A task keeps one piece in memory at a time, for any number and size of segments. Of earlier pieces it keeps only the
+slots of the last slot file.
 """
 
 import math
@@ -54,8 +54,8 @@ from ranklake.segments.envelope import EncryptionError
 from ranklake.segments.segment import REFUSED, REFUSED_ROW
 
 PIECE_BYTES: Final = 256 * 2**20
-"""Decoded rows that a task holds. With a sorted row group, the writer's pages and the libraries, a worker then stays
-below 1 GiB."""
+"""Bytes of decoded rows in a piece. With a sorted row group, the writer's pages and the libraries, a worker needs less
+than 1 GiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +65,26 @@ class Group:
     Attributes
     ----------
     lake_uri, spool_uri, storage
-        Where to read and write.
+        Addresses of lake and spool, and storage options.
     table
-        As the spool's folder says.
+        Name of the segments' folder in the spool.
     segments
-        Rows of the plan.
+        The segments' entries in the plan.
     plan, created
-        The plan's number and time; rejected rows carry them.
+        Number and time of the plan, for rejected rows.
     store_rows, store_rejects
-        False where an earlier try of the plan committed that table: then rows are counted, not written.
+        False if an earlier try of the plan committed the table. Rows are then counted, but not written.
     authenticator
-        By what their writers are known.
+        Checks the signatures of segments.
     piece_bytes
-        Decoded rows to hold at a time.
+        Bytes of decoded rows in a piece.
     limits
-        What one segment may ask.
+        Limits on a segment's size and content.
     contracts
-        Number of the overlay, among those that the lake keeps, by which rows are read; 0 for none.
+        Number of the overlay in the lake with the contracts of the rows; 0 for none.
     subjects
-        Which columns are stored under keys of whom they tell, and where the keys are: references, no key. None where
-        the table has no such columns, and never had.
+        Which columns are stored under keys of persons, and references to these keys, never a key itself. None if the
+        table has no such columns and never had.
     """
 
     lake_uri: str
@@ -105,14 +105,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """Files and account of a task.
+    """Result of a task.
 
     Attributes
     ----------
     files, rejects
-        New data files of the table and of ``rejects``; no commit names them yet.
+        New data files of the table and of ``rejects``, not committed yet.
     outcomes
-        One row of the table ``segments`` per segment, as a dict, without plan and date.
+        For each segment its row of the table ``segments``, as a dict, without plan and date.
     """
 
     files: list[DataFile]
@@ -121,7 +121,7 @@ class TaskResult:
 
 
 def merge_results(results: Sequence[TaskResult]) -> TaskResult:
-    """Join results of tasks, in their order."""
+    """Merge the results of tasks, in their order."""
     return TaskResult(
         [file for result in results for file in result.files],
         [file for result in results for file in result.rejects],
@@ -131,12 +131,12 @@ def merge_results(results: Sequence[TaskResult]) -> TaskResult:
 
 FUTURE: Final = "ts_future: ts lies after the time that it was taken in, by more than [ingest] future_hours"
 
-_STRETCH_ROWS: Final = 8192
-"""Stretches of rows of this length and longer are worth keeping where they lie."""
+_SLICE_ROWS: Final = 8192
+"""From this average length on, slices of rows are concatenated, not copied row by row."""
 
 
 class Piece:
-    """The rows that a task holds at a time: deduplicated, checked, counted and written when they are enough."""
+    """The rows that a task has in memory. A full piece is deduplicated, checked, counted and written."""
 
     def __init__(self, store: Store, group: Group, target: Contract) -> None:
         self.files: list[DataFile] = []
@@ -150,9 +150,9 @@ class Piece:
         self._last_us = group.limits.last_us(group.created)
 
     def add(self, rows: Rows) -> None:
-        """Add rows; write the piece where that makes it full."""
+        """Add rows; write the piece if it is full."""
         count, size = rows.table.num_rows, _decoded_bytes(rows.table)
-        if not self._most_rows:  # pieces of one size make files of one size
+        if not self._most_rows:  # pieces of equal size give files of equal size
             expected = sum(row["rows"] for row in self._group.segments)
             pieces = max(1, math.ceil(expected * size / count / self._group.piece_bytes))
             self._most_rows = max(1, math.ceil(expected / pieces))
@@ -163,7 +163,7 @@ class Piece:
             self.finish()
 
     def finish(self) -> None:
-        """Write the rows that are held."""
+        """Write the rows in memory."""
         parts, self._parts = self._parts, []
         self._bytes = self._rows = 0
         if parts:
@@ -173,21 +173,21 @@ class Piece:
         owners = [owner for part in parts for owner in part.owners]
         counts = np.array([count for part in parts for count in part.counts])
         rows = _one_table([part.table for part in parts], self._target)
-        parts.clear()  # what was joined is held once
+        parts.clear()  # frees the parts: the joined table has a copy
         starts = np.cumsum(counts) - counts
-        first = self._first(owners, rows, starts)
-        verdict = _with_future(reject_reasons(self._target, rows), rows, self._last_us)
+        unique = self._unique(owners, rows, starts)
+        reasons = _with_future(reject_reasons(self._target, rows), rows, self._last_us)
         refused: Mask | None = None
-        if verdict.null_count < len(verdict):
-            refused = verdict.is_valid().to_numpy(zero_copy_only=False)
-            refused = refused if first is None else refused & first
-        self._account(owners, counts, starts, first, refused)
-        good = first
+        if reasons.null_count < len(reasons):
+            refused = reasons.is_valid().to_numpy(zero_copy_only=False)
+            refused = refused if unique is None else refused & unique
+        self._account(owners, counts, starts, unique, refused)
+        good = unique
         if refused is not None:
             good = ~refused if good is None else good & ~refused
         group = self._group
         if group.store_rejects and refused is not None and refused.any():
-            self._reject(rows, verdict, refused, owners, starts)
+            self._reject(rows, reasons, refused, owners, starts)
         if group.store_rows and (good is None or good.any()):
             rows = rows if good is None else _filter_rows(rows, good)
             rows = rows.drop_columns([REFUSED, REFUSED_ROW]) if REFUSED in rows.column_names else rows
@@ -195,25 +195,30 @@ class Piece:
             self.files += write_days(self._store, self._target, rows, group.plan)
 
     def _reject(
-        self, rows: pa.Table, verdict: pa.Array, refused: Mask, owners: list[IncomingSegment], starts: Slots
+        self, rows: pa.Table, reasons: pa.Array, refused: Mask, owners: list[IncomingSegment], starts: Slots
     ) -> None:
-        """Write the rows that are refused; they are JSON text in memory, so a few at a time."""
+        """Write the refused rows to ``rejects``, in batches, since each row becomes JSON text in memory."""
         group = self._group
-        places = np.flatnonzero(refused)
-        owner = np.searchsorted(starts, places, side="right") - 1
-        for at in range(0, len(places), REJECTED_ROWS):
-            batch = pa.array(places[at : at + REJECTED_ROWS])
+        indexes = np.flatnonzero(refused)
+        owner = np.searchsorted(starts, indexes, side="right") - 1
+        for at in range(0, len(indexes), REJECTED_ROWS):
+            batch = pa.array(indexes[at : at + REJECTED_ROWS])
             digests = [owners[index].sha256 for index in owner[at : at + REJECTED_ROWS]]
-            taken = rows.take(batch) if self._sealed is None else self._sealed(rows.take(batch))
-            table = reject_rows(taken, verdict.take(batch), digests, "ingest", self._target, group.plan, group.created)
+            batch_rows = rows.take(batch) if self._sealed is None else self._sealed(rows.take(batch))
+            table = reject_rows(
+                batch_rows, reasons.take(batch), digests, "ingest", self._target, group.plan, group.created
+            )
             self.rejects += append_files(self._store, contract("rejects"), table, group.plan)
 
-    def _first(self, owners: list[IncomingSegment], rows: pa.Table, starts: Slots) -> Mask | None:
-        """Return a mask of the rows whose key came in no row before; None where that is all of them."""
+    def _unique(self, owners: list[IncomingSegment], rows: pa.Table, starts: Slots) -> Mask | None:
+        """Return a mask of the rows that repeat no earlier row's key; None if no row does.
+
+        Also records the slots of each segment in its `slots`.
+        """
         slot_files = [owner.slot_file for owner in owners]
-        known = dict(self._before)
+        seen = dict(self._before)
         for slot_file, slots in self._seen.items():
-            known[slot_file] = np.concatenate([known.get(slot_file, slots[:0]), slots])
+            seen[slot_file] = np.concatenate([seen.get(slot_file, slots[:0]), slots])
         keyed: Mask | None = None
         for name in KEY:
             if rows[name].null_count:
@@ -223,43 +228,45 @@ class Piece:
         for owner, text in zip(owners, slot_texts(slots, keyed, starts), strict=True):
             owner.slots = f"{owner.slots} {text}" if owner.slots and text else owner.slots or text
         last = slot_files[-1]
-        begins = slot_files.index(last)
-        mine = slice(int(starts[begins]), None)
-        newest = slots[mine] if keyed is None else slots[mine][keyed[mine]]
+        last_rows = slice(int(starts[slot_files.index(last)]), None)
+        newest = slots[last_rows] if keyed is None else slots[last_rows][keyed[last_rows]]
         self._seen = {last: np.concatenate([self._seen.get(last, newest[:0]), newest])}
-        return first_of_key(slots, keyed, starts, slot_files, known)
+        return first_of_key(slots, keyed, starts, slot_files, seen)
 
     def _account(
         self,
         owners: list[IncomingSegment],
         counts: Slots,
         starts: Slots,
-        first: Mask | None,
+        unique: Mask | None,
         refused: Mask | None,
     ) -> None:
-        kept = counts if first is None else np.add.reduceat(first, starts, dtype=np.int64)
-        bad = np.zeros(len(counts), np.int64) if refused is None else np.add.reduceat(refused, starts, dtype=np.int64)
-        for owner, all_, one_a_key, rejected in zip(owners, counts, kept, bad, strict=True):
-            owner.rows_stored += int(one_a_key - rejected)
+        """Add the numbers of stored, rejected and repeated rows to each segment."""
+        unique_counts = counts if unique is None else np.add.reduceat(unique, starts, dtype=np.int64)
+        refused_counts = (
+            np.zeros(len(counts), np.int64) if refused is None else np.add.reduceat(refused, starts, dtype=np.int64)
+        )
+        for owner, rows, unique_rows, rejected in zip(owners, counts, unique_counts, refused_counts, strict=True):
+            owner.rows_stored += int(unique_rows - rejected)
             owner.rows_rejected += int(rejected)
-            owner.rows_duplicate += int(all_ - one_a_key)
+            owner.rows_duplicate += int(rows - unique_rows)
 
 
-def _with_future(verdict: pa.Array, rows: pa.Table, last_us: int) -> pa.Array:
-    """Add a reason for the rows whose time lies in the future; nearly always there are none."""
+def _with_future(reasons: pa.Array, rows: pa.Table, last_us: int) -> pa.Array:
+    """Add a reason for rows with a time in the future. Usually there are none."""
     moments = rows["ts"].cast(pa.int64())
     latest = pc.max(moments).as_py()
     if latest is None or latest <= last_us:
-        return verdict
-    late = pc.and_(pc.fill_null(pc.greater(moments, last_us), fill_value=False), pc.is_null(verdict))
-    return pc.if_else(late, pa.scalar(FUTURE), verdict).combine_chunks()
+        return reasons
+    is_future = pc.and_(pc.fill_null(pc.greater(moments, last_us), fill_value=False), pc.is_null(reasons))
+    return pc.if_else(is_future, pa.scalar(FUTURE), reasons).combine_chunks()
 
 
 def _one_table(parts: list[pa.Table], target: Contract) -> pa.Table:
-    """Return parts as one table of the contract's columns, without ``date``.
+    """Concatenate parts to one table of the contract's columns, without ``date``.
 
-    Text with dictionaries gets one for all; if a part has none, none has. A column without any value in all parts is of
-    Arrow's type null, which takes no room.
+    A text column gets one dictionary for all parts, or none if it has none in some part. A column without values is of
+    Arrow's type null, which takes no memory.
     """
     present: dict[str, set[bool]] = {}
     for part in parts:
@@ -268,8 +275,8 @@ def _one_table(parts: list[pa.Table], target: Contract) -> pa.Table:
     mixed = [name for name, kinds in present.items() if len(kinds) > 1]
     if mixed:
         parts = [_plain(part, mixed) for part in parts]
-    alike = all(part.schema.equals(parts[0].schema) for part in parts)  # who may be NULL, too
-    joined = pa.concat_tables(parts, promote_options="none" if alike else "default")
+    same_schema = all(part.schema.equals(parts[0].schema) for part in parts)  # including nullability
+    joined = pa.concat_tables(parts, promote_options="none" if same_schema else "default")
     columns = {}
     for name in arrow_schema(target, segment=True).names:
         if name not in present:
@@ -282,14 +289,14 @@ def _one_table(parts: list[pa.Table], target: Contract) -> pa.Table:
 
 
 def _filter_rows(rows: pa.Table, mask: Mask) -> pa.Table:
-    """Return the rows of a mask, without copying where they are few long stretches: a segment that came twice goes."""
+    """Return the rows of a mask. A few long slices, as when a whole segment is a repeat, are not copied."""
     edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
-    if len(edges) > len(mask) // _STRETCH_ROWS:
+    if len(edges) > len(mask) // _SLICE_ROWS:
         return rows.filter(pa.array(mask))
     begins = [0, *edges.tolist()]
     ends = [*begins[1:], len(mask)]
-    stretches = [rows.slice(at, end - at) for at, end in zip(begins, ends, strict=True) if mask[at]]
-    return pa.concat_tables(stretches)
+    slices = [rows.slice(begin, end - begin) for begin, end in zip(begins, ends, strict=True) if mask[begin]]
+    return pa.concat_tables(slices)
 
 
 def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -297,7 +304,7 @@ def _as_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _decoded_bytes(rows: pa.Table) -> int:
-    """Return about how much room rows take, quickly: text without a dictionary is measured, the rest is reckoned."""
+    """Estimate the bytes of rows in memory: 8 for each value, and the actual size of text without a dictionary."""
     total = 0
     for type_, column in zip(rows.schema.types, rows.columns, strict=True):
         total += rows.num_rows * 8 if pa.types.is_primitive(type_) or pa.types.is_dictionary(type_) else column.nbytes
@@ -312,15 +319,15 @@ def _plain(part: pa.Table, names: list[str]) -> pa.Table:
 
 
 def compact(group: Group) -> TaskResult:
-    """Carry out one task. Repeatable: files of an earlier try are orphans that no commit names.
+    """Carry out one task. It can be repeated: vacuum deletes the files of an earlier try, since no commit names them.
 
-    Whatever segments raise, alone or together, becomes an outcome of theirs, and the others go in. What is no fault of
-    theirs is raised: the store, memory and keys that are not there.
+    Segments that cause an error are set aside with a reason, and the others are ingested. Errors that segments cannot
+    cause are raised: an unreachable store, lack of memory, a missing key.
     """
     try:
         return _compact(group)
     except Exception as error:
-        if not _is_of_segments(error):
+        if not _can_segments_cause(error):
             raise
         return _compact_parts(group, error)
 
@@ -348,26 +355,26 @@ def _compact(group: Group) -> TaskResult:
 
 
 def _open_store(group: Group) -> Store:
-    """Return the lake's store; without its marker, such as where a worker lacks a mount, nothing is written there."""
+    """Open the lake's store. Raises an error if its marker is missing, for example where a worker lacks a mount."""
     store = Store.at(group.lake_uri, group.storage)
     store.marker()
     return store
 
 
 def _lake(store: Store, group: Group) -> Lake:
-    """Return the lake as its columns under keys need it."""
+    """Return the lake with the settings that encrypting columns needs."""
     return Lake.of(store, LakeConfig(subjects=group.subjects or SubjectsSection())).at_number(group.contracts)
 
 
-def _is_of_segments(error: Exception) -> bool:
-    """Whether the content of segments can cause an error; Arrow's errors about bytes have no errno."""
+def _can_segments_cause(error: Exception) -> bool:
+    """Whether the content of segments can cause an error. Arrow's errors about content have no errno."""
     if isinstance(error, OSError):
         return error.errno is None
     return not isinstance(error, (MemoryError, ImportError, LakeError, EncryptionError))
 
 
 def _compact_parts(group: Group, error: Exception) -> TaskResult:
-    """Carry out in parts what failed as a whole, down to the segments that are to blame, which are set aside."""
+    """Carry out a failed task in smaller and smaller parts, and set aside the segments that cause the error."""
     files = slot_files(group.segments)
     if len(files) > 1:
         middle = len(files) // 2
@@ -375,17 +382,17 @@ def _compact_parts(group: Group, error: Exception) -> TaskResult:
         return merge_results([compact(replace(group, segments=half)) for half in halves])
     if len(group.segments) == 1:
         return set_aside(group, unreadable(error))
-    # Cuts of one slot file repeat each other, so they stay together; each was tried alone to see whether it can.
+    # Segments of one slot file repeat rows of each other, so the good ones are ingested in one task.
     bad = [row for row in group.segments if compact(replace(group, segments=[row])).outcomes[0]["unreadable"]]
     good = [row for row in group.segments if row not in bad]
     if not bad or not good:
         return set_aside(group, unreadable(error))
-    alone = [set_aside(replace(group, segments=[row]), unreadable(error)) for row in bad]
-    return merge_results([compact(replace(group, segments=good)), *alone])
+    bad_results = [set_aside(replace(group, segments=[row]), unreadable(error)) for row in bad]
+    return merge_results([compact(replace(group, segments=good)), *bad_results])
 
 
 def slot_files(segments: Sequence[PlannedSegment]) -> list[list[PlannedSegment]]:
-    """Return segments of a plan, in its order, those of one slot file together."""
+    """Group the segments of a plan by slot file, in the plan's order."""
     return [list(rows) for _, rows in groupby(segments, key=_slot_file)]
 
 
@@ -394,13 +401,14 @@ def _slot_file(row: PlannedSegment) -> tuple[Any, ...]:
     return (row["path"],) if name is None else (name.incarnation, name.segment)
 
 
-def set_aside(group: Group, why: str) -> TaskResult:
-    """Put segments into quarantine for a reason, as if they were damaged; raises what the store does."""
+def set_aside(group: Group, reason: str) -> TaskResult:
+    """Put all segments of a task into quarantine with a reason, like damaged ones. Raises what the store raises."""
     store = _open_store(group)
     fs, root = spool_files(group.spool_uri, group.storage, group.limits.segment_bytes)
     outcomes = []
     for row in group.segments:
-        segment = IncomingSegment(row["path"], row["sha256"], row["bytes"], segment_name(row["path"]), unreadable=why)
+        name = segment_name(row["path"])
+        segment = IncomingSegment(row["path"], row["sha256"], row["bytes"], name, unreadable=reason)
         reader = Reader(fs, [row["path"]], root)
         try:
             raw = reader.read(check_size(row, group.limits))

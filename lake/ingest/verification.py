@@ -1,4 +1,4 @@
-"""Verifies a found plan that ingests segments or rewrites rows (`ranklake.lake.plans.kinds`)."""
+"""Verifies an unfinished plan that ingests segments or rewrites rows, before it is carried out again."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 def verify_ingest(lake: "Lake", plan: "Plan") -> None:
-    """Look whether all that the plan reads lies in its spool, and whether that is one of ours."""
+    """Check that the plan reads only from its spool, that the spool is configured, and that signatures are required.
+
+    Raises the error of `ranklake.lake.plans.verification.refusal` if not.
+    """
     if lake.config.spools and _root(lake.store, plan.body["spool"]) not in {
         _root(lake.store, uri) for uri in lake.config.spools
     }:
@@ -45,22 +48,25 @@ def verify_ingest(lake: "Lake", plan: "Plan") -> None:
 
 
 def _verify_signature(store: "Store", writers: "Writers", plan: "Plan", row: Mapping[str, Any], inside: str) -> None:
-    """Look whether the plan asks of a segment what the operator asks of its prefix."""
-    below = row["path"].removeprefix(inside)
-    own, name = writers.prefix_of(below), segment_name(row["path"])
-    against = writers.refusal(below, name) if name is not None else ""
-    asked = own is not None and _asks_signatures(plan.body.get("rules"), row.get("rule"), own.prefix)
-    if against or (own is not None and own.require_signed and not asked):
+    """Check that the plan requires a signature of a segment if the configuration of its prefix does."""
+    relative_path = row["path"].removeprefix(inside)
+    configured, name = writers.prefix_of(relative_path), segment_name(row["path"])
+    problem = writers.refusal(relative_path, name) if name is not None else ""
+    needs_rule = configured is not None and configured.require_signed
+    has_rule = configured is not None and _requires_signatures(
+        plan.body.get("rules"), row.get("rule"), configured.prefix
+    )
+    if problem or (needs_rule and not has_rule):
         hint = "if it is your own, finish it under the [[spool.prefixes]] that it was made under; else remove the file"
-        message = against or "the plan asks for no signature where one is required"
+        message = problem or "the plan asks for no signature where one is required"
         raise refusal(store, plan, f"{message}: {row['path']}", hint)
 
 
-def _asks_signatures(rules: object, place: object, prefix: str) -> bool:
-    """Whether a plan's rule at a place asks for signatures of a prefix."""
-    if not isinstance(rules, list) or not isinstance(place, int) or not 0 <= place < len(rules):
+def _requires_signatures(rules: object, index: object, prefix: str) -> bool:
+    """Whether the rule of a plan at an index requires signatures for a prefix."""
+    if not isinstance(rules, list) or not isinstance(index, int) or not 0 <= index < len(rules):
         return False
-    rule = rules[place]
+    rule = rules[index]
     return (
         isinstance(rule, dict)
         and rule.get("prefix") == prefix
@@ -74,13 +80,13 @@ def _root(store: "Store", uri: str) -> str:
 
 
 def verify_rewrite(lake: "Lake", plan: "Plan") -> None:
-    """Look whether files have the rows that the plan says, and whether somebody answers for what it sets aside."""
+    """Check that files have the rows that the plan lists, and that the audit trail has each claim to be disowned."""
     verify_files(lake, plan)
     _verify_disowned(lake, plan)
 
 
 def _verify_disowned(lake: "Lake", plan: "Plan") -> None:
-    """Look whether somebody answers for each claim that the plan would set aside."""
+    """Check that a person has recorded each claim that the plan disowns in the audit trail."""
     claims: list[str] = []
     for row in plan.body["add"]:
         if row["table"] == DISOWNED:
@@ -90,21 +96,21 @@ def _verify_disowned(lake: "Lake", plan: "Plan") -> None:
                     rows = pq.read_table(source).to_pylist()
             except (FileNotFoundError, pa.ArrowInvalid):
                 raise no_file(lake.store, plan, path) from None
-            claims += [_claim(lake.store, plan, one) for one in rows]
+            claims += [_claim_text(lake.store, plan, claim) for claim in rows]
     if not claims:
         return
     proof = prove(lake)
     if not proof.whole:
         raise refusal(lake.store, plan, f"the plan would disown, and the audit trail is broken: {proof.why}")
-    answered = {row["subject"] for row in trail(lake.tables) if row["action"] == DISOWN}
+    recorded = {row["subject"] for row in trail(lake.tables) if row["action"] == DISOWN}
     for claim in claims:
-        if claim not in answered:
+        if claim not in recorded:
             message = f"the plan would disown what nobody answers for in the audit trail: {printable_name(claim)}"
             raise refusal(lake.store, plan, message)
 
 
-def _claim(store: "Store", plan: "Plan", row: Mapping[str, Any]) -> str:
-    """Return a claim as the trail names it; columns without a value are not written."""
+def _claim_text(store: "Store", plan: "Plan", row: Mapping[str, Any]) -> str:
+    """Return a claim as text, as in the audit trail. The row may lack columns that have no value."""
     try:
         return str(claim_of({**dict.fromkeys(COLUMNS), **row}))
     except (TypeError, ValueError):

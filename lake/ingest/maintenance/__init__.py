@@ -1,5 +1,5 @@
-"""Keeping a lake in shape: few files, short logs, nothing left behind, nothing rotten; all of it by `run`.
+"""Maintenance of a lake. None of it changes the rows of a table.
 
-`compaction` makes plans of merges of small files (`merges`), `log` shortens logs, `vacuum` deletes what nobody names,
-`scrub` reads every file. Nothing here changes what the tables hold.
+`compaction` merges small files, `vacuum` deletes files that no table needs, and `run` calls both, cleans up the Delta
+transaction logs, and verifies every data file if asked.
 """

@@ -1,8 +1,8 @@
 """Compaction: merges small files of a date by plans of kind ``compaction``; rows do not change.
 
-Files are of tiers by how full they are, and a tier that has `FAN_IN` files is merged into one file of a higher tier. So
-a row is written again a few times at most, however often ingest runs, and a date has a bounded number of small files. A
-date on which nothing is expected any more is merged as far as it goes. A damaged file is left out and reported.
+Files are divided into tiers by size. When a tier has `FAN_IN` files, they are merged into one file of a higher tier. So
+a row is rewritten only a few times, however often ingest runs, and a date has a bounded number of small files. When no
+more rows are expected for a date, all its small files are merged. A damaged file is left out and reported.
 """
 
 import time
@@ -35,31 +35,31 @@ if TYPE_CHECKING:
 
 FAN_IN: Final = 8
 TIERS: Final = (1 / 512, 1 / 64, 1 / 8, 1 / 2)
-"""How full the fullest file of each tier is, of a full one; a fuller file is left alone."""
+"""Upper bound of each tier, as a share of a full file. A file above the last bound is not merged."""
 
 MEMORY_BYTES: Final = 256 * 2**20
-"""Rows that are merged at a time, as they lie in memory; sorting and writing take some three times that. Which files
-are tried is reckoned from the contract; the worker takes as many of them as fit by what their footers say."""
+"""Bytes in memory of the rows that are merged together. Sorting and writing take about three times as much. Tasks are
+cut by an estimate from the contract; the worker merges as many of the files as fit, by their footers."""
 
 _EXPECTED_DAYS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Files of one date that become one: a task for a worker.
+    """A task for a worker: files of one date to merge into one file.
 
     Attributes
     ----------
     lake_uri, storage
-        Where to read and write.
+        Address of the lake, and storage options.
     table, day
-        Whose files.
+        Table and date of the files.
     files
         Rows of `ranklake.lake.tables.live_files.files` as dicts: path, size_bytes, num_records, date.
     plan
-        Number of the plan that is being composed; part of the new file's name.
+        Number of the plan that is being composed. It is part of the new file's name.
     most_bytes
-        Rows to hold, as they lie in memory.
+        Bytes in memory of the rows to merge.
     """
 
     lake_uri: str
@@ -72,12 +72,12 @@ class Merge:
 
     @property
     def paths(self) -> frozenset[str]:
-        """The files' paths."""
+        """Paths of the files."""
         return frozenset(row["path"] for row in self.files)
 
     @property
     def rows(self) -> int:
-        """Rows in all files."""
+        """Number of rows in all files."""
         return sum(row["num_records"] for row in self.files)
 
 
@@ -88,11 +88,11 @@ class MergeResult:
     Attributes
     ----------
     task
-        With just the files that were merged.
+        The task, with only the files that were merged.
     file
-        The new one; None where no two fit.
+        The new file; None if fewer than two files are sound and fit into memory.
     damaged
-        Files of the task that are not what was written.
+        Files of the task whose bytes changed after they were written.
     """
 
     task: Merge
@@ -101,9 +101,9 @@ class MergeResult:
 
 
 def mergeable_tables(catalog: Catalog, tables: Iterable[str] | None = None) -> list[str]:
-    """Return those of some tables, default all, that only plans take files from."""
-    known = catalog.contracts()
-    return sorted(name for name in (tables or known) if known[name].kind != "derived")
+    """Return the tables, sorted, without derived tables: commits outside of plans remove files of derived tables."""
+    contracts = catalog.contracts()
+    return sorted(name for name in (tables or contracts) if contracts[name].kind != "derived")
 
 
 def merges_due(
@@ -115,9 +115,19 @@ def merges_due(
     today: date,
     without: Collection[tuple[str, str]] = (),
 ) -> Iterator[Merge]:
-    """Yield the merges that are due, table by table, the fullest tier last, but of no files (table, path) in `without`.
+    """Yield the merges that are due, table by table and date by date, from the lowest tier up.
 
-    Raises `ranklake.lake.tables.tables.NewerTableError`: a merge would lose columns that are not known here.
+    Parameters
+    ----------
+    number
+        Number of the plan that is being composed.
+    thorough
+        Whether to merge all small files of dates for which no more rows are expected.
+    without
+        Files (table, path) to leave out.
+
+    Raises `ranklake.lake.tables.tables.NewerTableError` if a table has columns that this software does not know: a
+    merge would lose them.
     """
     for table in tables:
         handle = latest(lake.tables, table)
@@ -139,16 +149,16 @@ def merges_due(
 def groups_due(
     rows: Sequence[Mapping[str, Any]], target_bytes: int, rows_most: int, *, past: bool = False
 ) -> list[list[dict[str, Any]]]:
-    """Return the files of one date that should become one file each group.
+    """Return groups of files of one date; each group should be merged into one file.
 
     Parameters
     ----------
     rows
         All files of the date: size_bytes, num_records and path.
     target_bytes, rows_most
-        What a full file takes and holds.
+        Bytes and rows of a full file.
     past
-        Whether nothing more is expected on the date.
+        Whether no more rows are expected for the date.
     """
 
     def fill(row: Mapping[str, Any]) -> float:
@@ -156,7 +166,7 @@ def groups_due(
 
     tiers: list[list[Mapping[str, Any]]] = [[] for _ in TIERS]
     for row in sorted(rows, key=lambda row: str(row["path"])):
-        tier = next((place for place, most in enumerate(TIERS) if fill(row) < most), None)
+        tier = next((index for index, bound in enumerate(TIERS) if fill(row) < bound), None)
         if tier is not None:
             tiers[tier].append(row)
     if past:
@@ -166,39 +176,41 @@ def groups_due(
         if len(tier_rows) < (2 if past else FAN_IN):
             continue
         group: list[dict[str, Any]] = []
-        full = 0.0
+        group_fill = 0.0
         for row in tier_rows:
-            if group and full + fill(row) > 1:
+            if group and group_fill + fill(row) > 1:
                 groups.append(group)
-                group, full = [], 0.0
+                group, group_fill = [], 0.0
             group.append(dict(row))
-            full += fill(row)
+            group_fill += fill(row)
         groups.append(group)
     return [group for group in groups if len(group) > 1]
 
 
 def merge(task: Merge) -> MergeResult:
-    """Write the rows of those files that are sound and fit into memory together as one file; commit nothing."""
+    """Write the rows of the sound files that fit into memory together as one new file. Does not commit it."""
     lake = Lake.open(task.lake_uri, task.storage)
     target = lake.contract(task.table)
-    bad = damaged_files(lake.tables, task.table, task.files)
-    sound = [row for row in task.files if row["path"] not in {one.path for one in bad}]
-    if len(sound) < 2:  # noqa: PLR2004 - one file is merged already
-        return MergeResult(task, None, bad)
+    damaged = damaged_files(lake.tables, task.table, task.files)
+    damaged_paths = {damage.path for damage in damaged}
+    sound = [row for row in task.files if row["path"] not in damaged_paths]
+    if len(sound) < 2:  # noqa: PLR2004 - one file needs no merge
+        return MergeResult(task, None, damaged)
     rows, paths = read_within(lake.store, target, pa.Table.from_pylist(sound), task.most_bytes)
     if len(paths) < 2:  # noqa: PLR2004 - likewise
-        return MergeResult(task, None, bad)
-    done = replace(task, files=[row for row in task.files if row["path"] in set(paths)])
-    file = write_partition(lake.store, target, rows, task.day, task.plan, merged=files_digest(done.paths))
-    return MergeResult(done, file, bad)
+        return MergeResult(task, None, damaged)
+    merged = replace(task, files=[row for row in task.files if row["path"] in set(paths)])
+    file = write_partition(lake.store, target, rows, task.day, task.plan, merged=files_digest(merged.paths))
+    return MergeResult(merged, file, damaged)
 
 
 PLAN_MERGES: Final = 64
-"""Merges in one plan at most: other drivers' plans wait for no more than that."""
+"""Most merges in one plan. It limits how long plans of other drivers wait."""
 
 REUSE_S: Final = 900.0
+"""Merged files that are older than this are not used in another plan."""
 _ROW_CPU_S: Final = 0.5e-6
-"""What merging a row costs, about."""
+"""Rough CPU cost of merging a row."""
 
 
 @dataclass(slots=True)
@@ -210,11 +222,11 @@ class CompactionResult:
     plans
         Numbers of the plans.
     files_before, files_after
-        Files that were merged, and what they became.
+        Number of files that were merged, and of files that replaced them.
     size_bytes
-        Of the files that were merged.
+        Bytes of the files that were merged.
     damaged
-        Files that were to be merged and are not what was written; they stay as they are.
+        Files that were not merged because their bytes changed after they were written.
     """
 
     plans: list[int] = field(default_factory=list)
@@ -232,32 +244,33 @@ def merge_small(
     thorough: bool = False,
     progress: "Progress | None" = None,
 ) -> CompactionResult:
-    """Merge small files until there is nothing to merge, of those that were there at first and a few that came since.
+    """Merge small files until none is left to merge. Files that are added meanwhile may be left for the next call.
 
     Parameters
     ----------
     tables
-        Default facts and system tables. Derived tables are left out: they have one file a date anyway.
+        By default all fact and system tables. Derived tables are left out: they have one file per date anyway.
     thorough
-        Also merge dates of the past as far as it goes, however few their files are.
+        Also merge all small files of dates for which no more rows are expected, even if they are few.
 
-    Raises what the store raises; merged files that no plan names stay behind then, for `purge`.
+    Raises what the store raises. Then merged files without a plan are left for vacuum to delete.
     """
     composer = _Composer(lake, workers, mergeable_tables(lake.catalog, tables), thorough=thorough, progress=progress)
-    done = CompactionResult()
+    result = CompactionResult()
     while (plan := drive(lake, composer.compose, workers).plan) is not None:
-        done.plans.append(plan.number)
-        done.files_before += sum(map(len, plan.body["remove"].values()))
-        done.files_after += len(plan.body["add"])
-        done.size_bytes += sum(row["size_bytes"] for rows in plan.body["remove"].values() for row in rows)
-    done.damaged += composer.damaged.values()
-    return done
+        result.plans.append(plan.number)
+        result.files_before += sum(map(len, plan.body["remove"].values()))
+        result.files_after += len(plan.body["add"])
+        result.size_bytes += sum(row["size_bytes"] for rows in plan.body["remove"].values() for row in rows)
+    result.damaged += composer.damaged.values()
+    return result
 
 
 class _Composer:
-    """Composes plans, and keeps merged files for the next number when another driver takes the one they were meant for.
+    """Composes plans of merges.
 
-    Else a date whose merge takes longer than the time between two ingests would never be merged.
+    If another driver writes a plan with the same number first, the merged files are used in a plan with a later number.
+    Otherwise a date would never be merged if its merge takes longer than the time between two ingests.
     """
 
     def __init__(
@@ -272,84 +285,85 @@ class _Composer:
         self.lake, self.workers, self.tables = lake, workers, tables
         self.thorough, self.progress = thorough, progress
         self._ready: list[tuple[float, Merge, DataFile]] = []
-        self._left: dict[str, int] = {}
-        """Files of each table that may still be merged. It is twice what was there at first, which is more than merging
-        all of them takes, results merged again among them: where others bring files as fast as they are merged, there
-        is an end all the same."""
+        self._remaining: dict[str, int] = {}
+        """Number of files of each table that may still be merged. It starts at twice the table's number of files, which
+        is enough to merge all of them, and their results again. The limit ends the call even if other drivers add files
+        as fast as this one merges them."""
         self.damaged: dict[tuple[str, str], Damage] = {}
 
     def compose(self, number: int) -> "Plan | None":
         """Return the plan of the next merges, or None if none is due."""
-        ready = self._still_good(number)
+        ready = self._reusable(number)
         if not ready:
             today = datetime.now(UTC).date()
-            bad = frozenset(self.damaged)
+            damaged = frozenset(self.damaged)
             tables = [table for table in self.tables if self._may_merge(table)]
-            every = merges_due(self.lake, tables, number, thorough=self.thorough, today=today, without=bad)
-            while not ready and (tasks := list(islice(every, PLAN_MERGES))):
+            due = merges_due(self.lake, tables, number, thorough=self.thorough, today=today, without=damaged)
+            while not ready and (tasks := list(islice(due, PLAN_MERGES))):
                 began = time.monotonic()
-                ready = [(began, made.task, made.file) for made in self._merge(tasks) if made.file is not None]
-            for _, task, _ in ready:  # counted once, however many plans of others come before the one that has it
-                self._left[task.table] -= len(task.files)
+                results = self._merge(tasks)
+                ready = [(began, result.task, result.file) for result in results if result.file is not None]
+            for _, task, _ in ready:  # counted once, even if the files are used only in a later plan
+                self._remaining[task.table] -= len(task.files)
         self._ready = ready
         if not ready:
             return None
-        gone: dict[str, list[dict[str, Any]]] = {}
+        replaced: dict[str, list[dict[str, Any]]] = {}
         for _, task, _ in ready:
-            gone.setdefault(task.table, []).extend(task.files)
+            replaced.setdefault(task.table, []).extend(task.files)
         return action_plan.compose(
             number,
             COMPACTION.name,
             add=[file for _, _, file in ready],
-            remove={table: pa.Table.from_pylist(rows) for table, rows in gone.items()},
+            remove={table: pa.Table.from_pylist(rows) for table, rows in replaced.items()},
             data_change=False,
         )
 
     def _may_merge(self, table: str) -> bool:
-        if table not in self._left:
+        if table not in self._remaining:
             handle = latest(self.lake.tables, table)
-            self._left[table] = 0 if handle is None else 2 * files(handle).num_rows
-        return self._left[table] > 0
+            self._remaining[table] = 0 if handle is None else 2 * files(handle).num_rows
+        return self._remaining[table] > 0
 
     def _merge(self, tasks: Sequence[Merge]) -> list[MergeResult]:
-        done = 0
+        finished_tasks = 0
         rows = sum(row["num_records"] for task in tasks for row in task.files)
         workers = self.workers.fitting(rows * _ROW_CPU_S)
         most_bytes = min(MEMORY_BYTES, workers.room().bytes_each // PIECE_SHARE)
 
-        def tell() -> None:
-            nonlocal done
-            done += 1
+        def report() -> None:
+            nonlocal finished_tasks
+            finished_tasks += 1
             if self.progress is not None:
-                self.progress(done, len(tasks))
+                self.progress(finished_tasks, len(tasks))
 
-        wanted = [replace(task, most_bytes=most_bytes) for task in tasks]
-        every = carry_out(_merging_of(tasks), lambda: workers.run(merge, wanted, tell))
-        self.damaged |= {(one.table, one.path): one for made in every for one in made.damaged}
-        return every
+        sized_tasks = [replace(task, most_bytes=most_bytes) for task in tasks]
+        results = carry_out(_merge_unit(tasks), lambda: workers.run(merge, sized_tasks, report))
+        self.damaged |= {(damage.table, damage.path): damage for result in results for damage in result.damaged}
+        return results
 
-    def _still_good(self, number: int) -> list[tuple[float, Merge, DataFile]]:
-        """Return merges that were made lately, whose files are all live and whose result is in no plan yet.
+    def _reusable(self, number: int) -> list[tuple[float, Merge, DataFile]]:
+        """Return recent merges whose result is in no plan yet and whose source files are all still live.
 
-        Results on dates that a plan purged in between do not count: such a purge deletes files that no commit names.
+        Merges of dates that a plan has purged meanwhile are left out, since a purge deletes files without a commit.
         """
-        fresh = [one for one in self._ready if time.monotonic() - one[0] < REUSE_S]
-        between = range(min((task.plan for _, task, _ in fresh), default=number), number)
-        came = [plan for plan in map(partial(read_plan, self.lake.store), between) if plan is not None]
-        purged = {place for plan in came for place in action_plan.purged_dates(plan)}
-        fresh = [one for one in fresh if (one[1].table, one[1].day.isoformat()) not in purged]
+        recent = [entry for entry in self._ready if time.monotonic() - entry[0] < REUSE_S]
+        numbers = range(min((task.plan for _, task, _ in recent), default=number), number)
+        other_plans = [plan for plan in map(partial(read_plan, self.lake.store), numbers) if plan is not None]
+        purged = {table_date for plan in other_plans for table_date in action_plan.purged_dates(plan)}
+        recent = [entry for entry in recent if (entry[1].table, entry[1].day.isoformat()) not in purged]
         live: dict[str, set[str]] = {}
-        for _, task, _ in fresh:
+        for _, task, _ in recent:
             if task.table not in live:
                 handle = delta_table(self.lake.store, task.table)
                 live[task.table] = set() if handle is None else live_paths(handle)
-        return [one for one in fresh if one[1].paths <= live[one[1].table] and self._is_there(one[2])]
+        return [entry for entry in recent if entry[1].paths <= live[entry[1].table] and self._exists(entry[2])]
 
-    def _is_there(self, file: DataFile) -> bool:
+    def _exists(self, file: DataFile) -> bool:
         return bool(self.lake.fs.exists(self.lake.path("tables", file.table, file.path)))
 
 
-def _merging_of(tasks: Sequence[Merge]) -> Unit:
+def _merge_unit(tasks: Sequence[Merge]) -> Unit:
     tables = {task.table for task in tasks}
     files = sum(len(task.files) for task in tasks)
     where = f"of {len(tables)} tables " if len(tables) > 1 else ""

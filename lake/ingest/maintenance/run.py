@@ -1,4 +1,4 @@
-"""Upkeep as a whole: finish open plans, scrub if asked, compact, clean up the logs, vacuum."""
+"""Upkeep: finishes unfinished plans, scrubs if asked, compacts tables, cleans up Delta logs, and vacuums."""
 
 import json
 import time
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def commits_since_checkpoint(store: "Store", table: str, handle: DeltaTable) -> int:
-    """Return how many commits a reader reads one by one. A damaged pointer to the checkpoint counts as none."""
+    """Return the number of commits after the last checkpoint; all of them if ``_last_checkpoint`` is damaged."""
     try:
         pointer = store.fs.cat_file(store.path("tables", table, "_delta_log", "_last_checkpoint"))
         last = int(json.loads(pointer)["version"])
@@ -48,26 +48,26 @@ def commits_since_checkpoint(store: "Store", table: str, handle: DeltaTable) -> 
 
 
 def tidy_log(store: "Store", table: str, handle: DeltaTable) -> bool:
-    """Write a checkpoint if one is due, then remove commits past their retention; return whether one was written.
+    """Write a checkpoint if one is due, then delete old commits; return whether a checkpoint was written.
 
-    delta-rs keeps every commit that the oldest kept version needs. Dying in between leaves a checkpoint more, or a
-    commit more. Raises `LakeUnreachableError`.
+    delta-rs keeps every commit that the oldest readable version needs. A process that is killed meanwhile leaves an
+    additional checkpoint or additional commits, which do no harm. Raises `LakeUnreachableError`.
     """
-    due = commits_since_checkpoint(store, table, handle) >= CHECKPOINT_EVERY
+    is_due = commits_since_checkpoint(store, table, handle) >= CHECKPOINT_EVERY
     try:
-        if due:
+        if is_due:
             retry_listing(handle.create_checkpoint)
         retry_listing(handle.cleanup_metadata)
     except (DeltaError, OSError) as error:
         hint = "check space and rights there; run it again"
         message = f"the log of {table} cannot be tidied"
         raise unreachable(store.uri, error, store.storage, what=message, hint=hint) from None
-    return due
+    return is_due
 
 
 TASK_BYTES: Final = 2**30
 _BYTE_CPU_S: Final = 1e-9
-"""Rough cost of a byte's digest."""
+"""Rough CPU cost of hashing a byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,9 @@ class ScrubResult:
     Attributes
     ----------
     files, size_bytes
-        That were read.
+        Number of files that were read, and their bytes.
     damaged
-        Those that are not what was written.
+        Files whose bytes changed after they were written.
     """
 
     files: int = 0
@@ -89,7 +89,7 @@ class ScrubResult:
 
 @dataclass(frozen=True, slots=True)
 class ScrubTask:
-    """Files of a table to read: a task for a worker; `files` are rows of `delta.live_files.files` as dicts."""
+    """A task for a worker: files of a table to read. `files` are rows of `live_files.files` as dicts."""
 
     lake_uri: str
     storage: dict[str, str]
@@ -98,17 +98,17 @@ class ScrubTask:
 
 
 def scrub(lake: Lake, workers: "Workers", progress: "Progress | None" = None) -> ScrubResult:
-    """Read all live files of all tables. Raises what the store raises."""
+    """Read all live data files of all tables and verify that they are unchanged. Raises what the store raises."""
     tasks = list(_tasks(lake))
     count = sum(len(task.files) for task in tasks)
     size_bytes = sum(row["size_bytes"] for task in tasks for row in task.files)
-    done = 0
+    finished_tasks = 0
 
     def report() -> None:
-        nonlocal done
-        done += 1
+        nonlocal finished_tasks
+        finished_tasks += 1
         if progress is not None:
-            progress(done, len(tasks))
+            progress(finished_tasks, len(tasks))
 
     fitting = workers.fitting(size_bytes * _BYTE_CPU_S)
     unit = Unit("scrub", detail=f"{counted(count, 'file')} of {counted(len({task.table for task in tasks}), 'table')}")
@@ -117,7 +117,7 @@ def scrub(lake: Lake, workers: "Workers", progress: "Progress | None" = None) ->
 
 
 def scrub_files(task: ScrubTask) -> list[Damage]:
-    """Carry out one task."""
+    """Carry out one task; return the damaged files."""
     return damaged_files(Lake.open(task.lake_uri, task.storage).tables, task.table, task.files)
 
 
@@ -143,30 +143,28 @@ OLD_QUERIES: Final = "old query logs"
 
 @dataclass(frozen=True, slots=True)
 class UpkeepResult:
-    """What `upkeep` did, or would have done.
+    """Result of `upkeep`, or of a dry run.
 
     Attributes
     ----------
     plans
         Numbers of the compaction plans.
     files_before, files_after, merged_bytes
-        Small files that were merged, what they became, and their bytes.
+        Number of small files that were merged, of files that replaced them, and bytes before the merge.
     followed
-        Tables whose log took over columns or a version of a newer contract.
+        Tables with a Delta log that was updated to a newer contract: new columns or a new contract version.
     checkpoints
-        Tables whose log got a checkpoint.
+        Tables that got a checkpoint of their Delta log.
     purged, purged_bytes
-        Files that went, counted by what they were (see `ranklake.lake.ingest.maintenance.vacuum.Garbage`), and their
-        bytes.
+        Number of deleted files by reason (see `ranklake.lake.ingest.maintenance.vacuum.Garbage`), and their bytes.
     elapsed_s
         Wall seconds.
     damaged
-        Data files that are not what was written, as far as they were looked at: those that were to be merged, and with
-        a scrub all.
+        Data files whose bytes changed after they were written. Checked are the files to be merged; with a scrub, all.
     scrubbed
-        What the scrub found; None without one.
+        Result of the scrub; None without one.
     anchored, anchor_fault
-        Rows of the audit trail that were anchored, None where no anchor was due; why that failed, empty if it did not.
+        Number of anchored rows of the audit trail, None if no anchor was due; the error of anchoring, empty if none.
     """
 
     plans: list[int]
@@ -193,17 +191,17 @@ def upkeep(
     with_scrub: bool = False,
     progress: "Progress | None" = None,
 ) -> UpkeepResult:
-    """Keep a lake in shape. It can die anywhere and be run again, beside drivers of any kind.
+    """Maintain a lake. Other drivers may run at the same time. After a failure or a kill, it can be run again.
 
     Parameters
     ----------
     grace
-        How long a file stays after a commit took it out, or after it was written if no commit ever named it. Readers,
-        and drivers at work, must not take longer. At most `ranklake.lake.ingest.maintenance.vacuum.GRACE`.
+        Time for which a file is kept after a commit removed it, or after it was written if it is in no commit. No
+        query or driver may take longer than that. At most `ranklake.lake.ingest.maintenance.vacuum.GRACE`.
     dry_run
-        Say what would be merged, checkpointed and purged now, and do nothing.
+        Change nothing; return what would be merged, checkpointed and purged.
     with_scrub
-        Read every live data file first, to see whether it still is what was written.
+        Read every live data file first, to verify that its bytes are unchanged.
 
     Raises `ranklake.lake.ingest.maintenance.vacuum.GraceError`, and what the store raises.
     """
@@ -216,11 +214,11 @@ def upkeep(
         Unit("vacuum", detail="files that nothing refers to"), partial(_vacuum, lake, grace, dry_run=dry_run)
     )
     days = lake.config.query.keep_days
-    over, over_bytes = carry_out(
+    old_logs, old_log_bytes = carry_out(
         Unit("queries", detail="the query log"), partial(tidy_queries, lake.store, days, dry_run=dry_run)
     )
-    purged += Counter({OLD_QUERIES: over} if over else {})
-    anchored, anchor_fault = (None, "") if dry_run else _vouch(lake)
+    purged += Counter({OLD_QUERIES: old_logs} if old_logs else {})
+    anchored, anchor_fault = (None, "") if dry_run else _anchor(lake)
     return UpkeepResult(
         plans=merged.plans,
         files_before=merged.files_before,
@@ -229,7 +227,7 @@ def upkeep(
         followed=followed,
         checkpoints=checkpoints,
         purged=dict(sorted(purged.items())),
-        purged_bytes=purged_bytes + over_bytes,
+        purged_bytes=purged_bytes + old_log_bytes,
         elapsed_s=time.monotonic() - began,
         damaged=list(dict.fromkeys([*(scrubbed.damaged if scrubbed else []), *merged.damaged])),
         scrubbed=scrubbed,
@@ -238,18 +236,18 @@ def upkeep(
     )
 
 
-def _vouch(lake: "Lake") -> tuple[int | None, str]:
-    """Note keys that are new, and anchor the trail where that is due; return of how many rows, and why not."""
+def _anchor(lake: "Lake") -> tuple[int | None, str]:
+    """Record new keys, and anchor the audit trail if that is due; return the number of anchored rows, and the error."""
     note_keys(lake.store, dict(key_ids(key_references(lake.config))), clock.now().date())
     try:
-        made = anchor_if_due(lake)
-    except (RanklakeError, OSError) as error:  # a witness that is away keeps no file from being tidied
+        anchor = anchor_if_due(lake)
+    except (RanklakeError, OSError) as error:  # an unreachable witness must not stop upkeep
         return None, str(error)
-    return (None if made is None else made.rows), ""
+    return (None if anchor is None else anchor.rows), ""
 
 
 def _vacuum(lake: "Lake", grace: timedelta, *, dry_run: bool) -> tuple[Counter[str], int]:
-    """Return the files that went, counted by what they were, and their bytes."""
+    """Delete files that no table needs; return the number of deleted files by reason, and their bytes."""
     purged: Counter[str] = Counter()
     purged_bytes = 0
     for file in list(garbage(lake, grace)):
@@ -260,7 +258,7 @@ def _vacuum(lake: "Lake", grace: timedelta, *, dry_run: bool) -> tuple[Counter[s
 
 
 def _merge(lake: "Lake", workers: "Workers", progress: "Progress | None") -> CompactionResult:
-    drive(lake, lambda _: None, workers)  # what a dead driver left half done would keep everything from being purged
+    drive(lake, lambda _: None, workers)  # nothing can be purged while a plan is unfinished
     return merge_small(lake, workers, thorough=True, progress=progress)
 
 
@@ -272,27 +270,28 @@ def _dry_run(lake: "Lake") -> CompactionResult:
 
 
 def _follow(lake: "Lake", *, dry_run: bool) -> list[str]:
-    """Let each table follow its contract."""
-    done = []
+    """Update the Delta log of each table to its contract; return the tables that differed."""
+    changed = []
     for name, contract in lake.contracts().items():
         handle = latest(lake.tables, name)
         if handle is not None and difference(refuse_unfit(handle, contract), contract) is not None:
             if not dry_run:
                 ensure_table(lake.tables, contract)
-            done.append(name)
-    return done
+            changed.append(name)
+    return changed
 
 
 def _tidy(lake: "Lake", *, dry_run: bool) -> list[str]:
-    done = []
+    """Clean up the Delta log of each table; return the tables for which a checkpoint was due."""
+    checkpointed = []
     for table in lake.contracts():
         handle = delta_table(lake.store, table)
         if handle is None:
             continue
         if dry_run:
-            due = commits_since_checkpoint(lake.store, table, handle) >= CHECKPOINT_EVERY
+            is_due = commits_since_checkpoint(lake.store, table, handle) >= CHECKPOINT_EVERY
         else:
-            due = tidy_log(lake.store, table, handle)
-        if due:
-            done.append(table)
-    return done
+            is_due = tidy_log(lake.store, table, handle)
+        if is_due:
+            checkpointed.append(table)
+    return checkpointed

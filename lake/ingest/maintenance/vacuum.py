@@ -1,21 +1,20 @@
-"""Vacuum: deletes files that nothing can still need: left by dead or losing drivers, or removed long ago.
+"""Vacuum: deletes files that no table needs any more, such as files of killed drivers and files that commits removed.
 
-A data file goes if all of this is true:
+Nothing is deleted while a plan is unfinished, and no file is deleted that a retention plan keeps for a cancellation
+(`ranklake.retention.proposals.kept`). Any other data file is deleted if a commit removed it before the grace period, or
+if all of this is true:
 
-- it was listed before the logs were read, and no log names it: neither as live, nor as removed within the grace period
-  (so whoever reads an older version, or asks as of a time in the grace period, finds all its files);
-- no retention plan keeps it to be cancelled (`ranklake.retention.proposals.kept`);
-- no plan is unfinished, and its plan (its name says which) is no later than the last finished one: so no worker of a
-  plan under way wrote it, and no plan that is about to be written names it. In tables that count their own commits,
-  names have those numbers, which run ahead of plans: there it is enough to be older than the longest grace period;
-- its plan, or commit, is no later than the last that the table's log knows of: a log whose newest commit is not to be
-  seen for now (a listing that lacks it, a network file system's cache) must not make garbage of what that one named;
-- the store says that it is older than the grace period: so no driver that is still at work on something that has no
-  plan (a rollup, or a merge that is ready for its plan) wrote it.
+- No Delta transaction log has the file as live, or as removed within the grace period. So time travel within the grace
+  period finds all files. The folder is listed before the log is read, so a file that is committed meanwhile is safe.
+- The plan number in the file's name is not above the last finished plan's. So the file is not from a plan that is being
+  composed. Files of derived tables have commit numbers in their names, which may be above plan numbers, so this is not
+  checked for them. In other tables, a file older than `GRACE` may have any number.
+- The number in the name is not above the last one in the table's log. A stale listing of the log, such as from a cache
+  of a network file system, may lack the newest commit. Files of that commit must not be deleted.
+- The file is older than the grace period, by the store's time. So the file is not from a driver that still works
+  without a plan: a rollup, or a merge before its plan is written.
 
-Whatever its number, a file goes that by the log a commit took out before the grace period.
-
-`DeltaTable.vacuum` knows nothing of plans, so it is asked for its list of removed files alone, and removes nothing.
+`DeltaTable.vacuum` does not know about plans, so it is only used in a dry run, for the list of removed files.
 """
 
 import math
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store.tables import Tables
 
 GRACE: Final = timedelta(days=7)
-"""How long files outlive their last use; no longer than the logs remember what was removed."""
+"""Default and longest grace period. The Delta logs keep records of removed files for as long."""
 
 QUARANTINE: Final = "quarantine"
 _SCRATCH: Final = re.compile(r".+(\.tmp|#\d+)")
@@ -59,22 +58,22 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class GraceError(RanklakeError):
-    """A grace period that the logs cannot vouch for."""
+    """A grace period that is negative, or longer than the Delta logs keep records of removed files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """A file that may go.
+    """A file that may be deleted.
 
     Attributes
     ----------
     path
-        For the lake's file system.
+        Path in the lake's file system.
     size_bytes
-        As listed.
+        Size from the listing.
     reason
-        removed: taken out of its table by a commit; orphan: named by no commit; scratch: half written;
-        quarantine: bytes that the table ``segments`` does not speak of.
+        "removed" by a commit; "orphan", in no commit; "scratch", an unfinished file; "quarantine", bytes without a row
+        in the table ``segments``.
     """
 
     path: str
@@ -85,19 +84,23 @@ class Garbage:
 def garbage(
     lake: "Lake", grace: timedelta = GRACE, now: datetime | None = None, tables: Collection[str] | None = None
 ) -> Iterator[Garbage]:
-    """Yield what may go; none while a plan is unfinished.
+    """Yield the files that may be deleted; none while a plan is unfinished.
 
     Parameters
     ----------
     grace
         As for `ranklake.lake.ingest.maintenance.run.upkeep`.
     now
-        Moment that it is reckoned from; default the present.
+        End of the grace period; default the current time.
     tables
-        Tables to look at, and at nothing else; by default all, and what lies beside them.
+        Only look at data files of these tables. By default, all tables and the other folders of the lake.
 
-    Raises `GraceError` for a grace period below zero or longer than the logs remember, `LakeUnreachableError` where a
-    log cannot be read.
+    Raises
+    ------
+    GraceError
+        The grace period is negative or longer than `GRACE`.
+    LakeUnreachableError
+        A Delta transaction log cannot be read.
     """
     if grace < timedelta(0):
         raise GraceError(f"a grace period of {grace.total_seconds():g} s is below zero", hint="at least 0")
@@ -123,23 +126,23 @@ def garbage(
 
 
 def remove(store: "Store", file: Garbage) -> bool:
-    """Delete a file; return whether it was this call that did. Raises `ranklake.lake.store.files.OutsideError`."""
+    """Delete a file; return whether this call deleted it. Raises `ranklake.lake.store.files.OutsideError`."""
     return delete(store, file.path)
 
 
 def _data_files(lake: "Lake", table: str, finished: int, age: timedelta, before: datetime) -> Iterator[Garbage]:
     root = lake.path("tables", table)
-    there = listed(lake.fs, root)
-    handle = last_table(lake.store, table)  # after the listing: what was committed meanwhile is live
+    entries = listed(lake.fs, root)
+    handle = last_table(lake.store, table)  # read after the listing, so files that were committed meanwhile are live
     if handle is None:  # never written, or its log is lost and may be restored
         return
-    wanted, removed = _protected_files(lake.store, handle, age)
+    needed, removed = _needed_and_removed(lake.store, handle, age)
     committed, long_before = number_of(handle), before + age - GRACE
     is_derived = lake.contract(table).kind == "derived"
-    for entry in there:
+    for entry in entries:
         name = entry.path.removeprefix(f"{root}/")
         plan = plan_of(name)
-        if plan is None or name in wanted or not _is_older(entry, before):
+        if plan is None or name in needed or not _is_older(entry, before):
             continue
         is_late = plan > finished and not is_derived and not _is_older(entry, long_before)
         if name not in removed and (plan > committed or is_late):
@@ -147,22 +150,22 @@ def _data_files(lake: "Lake", table: str, finished: int, age: timedelta, before:
         yield Garbage(entry.path, entry.size_bytes, "removed" if name in removed else "orphan")
 
 
-def _protected_files(store: "Store", handle: DeltaTable, age: timedelta) -> tuple[set[str], set[str]]:
-    """Return files that are live or were removed less than an age ago, and files that were removed before that."""
+def _needed_and_removed(store: "Store", handle: DeltaTable, age: timedelta) -> tuple[set[str], set[str]]:
+    """Return the files that are live or were removed within `age`, and the files that were removed earlier."""
     hours = math.ceil(age / timedelta(hours=1))
     try:
-        every = set(retry_listing(lambda: handle.vacuum(0, dry_run=True, enforce_retention_duration=False)))
+        all_removed = set(retry_listing(lambda: handle.vacuum(0, dry_run=True, enforce_retention_duration=False)))
         old = set(retry_listing(lambda: handle.vacuum(hours, dry_run=True, enforce_retention_duration=False)))
     except (DeltaError, OSError) as error:
         hint = "check your rights there; run it again"
         message = "the log cannot be read"
         raise unreachable(handle.table_uri, error, store.storage, what=message, hint=hint) from None
     live = live_paths(handle)
-    return live | (every - old), old - live
+    return live | (all_removed - old), old - live
 
 
 def _scratch(lake: "Lake", before: datetime) -> Iterator[Garbage]:
-    """Yield files that were being written by somebody who died: they have names that nobody reads."""
+    """Yield temporary files of writers that were killed."""
     folders = [lake.path("shares"), lake.path("plans"), lake.path(OVERLAYS), lake.path(QUARANTINE), lake.path(HEADS)]
     folders += [lake.path("tables", table, "_delta_log") for table in lake.contracts()]
     for folder in folders:
@@ -172,26 +175,26 @@ def _scratch(lake: "Lake", before: datetime) -> Iterator[Garbage]:
 
 
 def _quarantined_files(tables: "Tables", before: datetime) -> Iterator[Garbage]:
-    """Yield unreadable segments without a row in ``segments``: it is retired, or their plan never came so far."""
-    there = [
-        one
-        for one in listed(tables.store.fs, tables.store.path(QUARANTINE))
-        if _DIGEST.fullmatch(one.path.rpartition("/")[2])
+    """Yield quarantined bytes without a row in ``segments``: the row was removed, or its plan did not commit."""
+    entries = [
+        entry
+        for entry in listed(tables.store.fs, tables.store.path(QUARANTINE))
+        if _DIGEST.fullmatch(entry.path.rpartition("/")[2])
     ]
-    handle = last_table(tables.store, "segments") if there else None
+    handle = last_table(tables.store, "segments") if entries else None
     if handle is None:
         return
     plans = read(tables, contract(LEDGER), ["plan", "kind"])
     ingests = plans.filter(pc.equal(plans["kind"], INGEST.name))["plan"].to_pylist()
-    if max(ingests, default=0) > number_of(handle):  # its newest commit is not to be seen for now
+    if max(ingests, default=0) > number_of(handle):  # a stale listing of the log lacks the newest commit
         return
-    # By the same handle: another would list the log again, and might lack what this one was asked about.
-    kept: set[str] = set()
-    for _, known in read_some(tables, contract("segments"), files(handle), ["sha256", "unreadable"]):
-        aside = known.filter(pc.and_(pc.is_valid(known["unreadable"]), pc.invert(is_unread(known["unreadable"]))))
-        kept.update(aside["sha256"].to_pylist())
-    for entry in there:
-        if entry.path.rpartition("/")[2] not in kept and _is_older(entry, before):
+    # Read by the same handle: a new one would list the log again, and that listing may be stale.
+    needed: set[str] = set()
+    for _, rows in read_some(tables, contract("segments"), files(handle), ["sha256", "unreadable"]):
+        damaged = rows.filter(pc.and_(pc.is_valid(rows["unreadable"]), pc.invert(is_unread(rows["unreadable"]))))
+        needed.update(damaged["sha256"].to_pylist())
+    for entry in entries:
+        if entry.path.rpartition("/")[2] not in needed and _is_older(entry, before):
             yield Garbage(entry.path, entry.size_bytes, QUARANTINE)
 
 

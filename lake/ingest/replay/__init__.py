@@ -1,1 +1,1 @@
-"""Replay: partitions of a table built again from what they came from."""
+"""Replay: rebuilds partitions of a table from its segments or from its inputs."""

@@ -1,12 +1,16 @@
-"""Replay: rebuilds partitions of a table from segments that the spool still has, or from the facts.
+"""Replay: rebuilds partitions of a fact table from segments in the spool, or of a derived table from its inputs.
 
-    fact      segments (by ``segments``, by digest in the spool: selection.py) ─▶ task.py ─▶ one plan: new files in, old
-              ones out
+    fact      segments (from ``segments``, found in the spool by digest: selection.py) ─▶ task.py ─▶ one plan that adds
+              the new files and removes the old ones
     derived   inputs as they are now ─▶ rollups/runner.py
 
-Nothing comes back that was taken out since: of a partition that retention took, only what came later is rebuilt; rows
-in ``rejects`` stay there; and where a plan of another kind changed a partition, which nothing here can redo, a replay
-is refused. Before the plan is written its rows are counted against the log and against the ledger.
+A replay does not bring back rows that were removed:
+
+- Of a partition that retention removed, only rows that were ingested later are rebuilt.
+- Rows in ``rejects`` stay there.
+- If a plan of a kind that a replay cannot repeat has changed a partition, the replay is refused.
+
+Before the plan is written, the number of rebuilt rows is compared with the Delta transaction log and with the ledger.
 """
 
 import json
@@ -56,14 +60,14 @@ KEY = ["incarnation", "segment", "slot"]
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """A task.
+    """A task: segments and the dates to rebuild.
 
     Attributes
     ----------
     group
-        The segments; each says which slots of its slot file came before it.
+        The segments. ``seen`` of each has the slots of its slot file that were ingested before it.
     days
-        Dates to rebuild from them.
+        Dates to rebuild. Rows of other dates are discarded.
     """
 
     group: Group
@@ -71,63 +75,64 @@ class Rebuild:
 
 
 @dataclass(frozen=True, slots=True)
-class Rebuilt:
-    """What a task made.
+class RebuildResult:
+    """Result of a task.
 
     Attributes
     ----------
     files
-        New data files; no commit names them yet.
+        New data files, not committed yet.
     unreadable
-        Why segments could not be read; empty if all could.
+        The reasons why segments could not be read; empty if all were read.
     """
 
     files: list[DataFile]
     unreadable: list[str]
 
 
-def rebuild(task: Rebuild) -> Rebuilt:
-    """Carry out one task. If it fails, files that no commit names stay behind."""
-    made = compact(task.group)
-    unreadable = [row["unreadable"] for row in made.outcomes if row["unreadable"] is not None]
+def rebuild(task: Rebuild) -> RebuildResult:
+    """Carry out one task. If it fails, it leaves files that are not committed."""
+    result = compact(task.group)
+    unreadable = [row["unreadable"] for row in result.outcomes if row["unreadable"] is not None]
     lake = Lake.open(task.group.lake_uri, task.group.storage)
-    discard(lake.store, [file for file in made.files if file.partition not in task.days])
-    mine = [file for file in made.files if file.partition in task.days]
-    return Rebuilt(_without_rejected(lake.tables, lake.contract(task.group.table), mine, task.group.plan), unreadable)
+    discard(lake.store, [file for file in result.files if file.partition not in task.days])
+    files = [file for file in result.files if file.partition in task.days]
+    files = _without_rejected(lake.tables, lake.contract(task.group.table), files, task.group.plan)
+    return RebuildResult(files, unreadable)
 
 
 def discard(store: Store, files: Sequence[DataFile]) -> None:
-    """Delete files that no commit names."""
+    """Delete data files that are not committed."""
     for file in files:
         delete(store, store.path("tables", file.table, file.path))
 
 
 def _without_rejected(tables: Tables, target: "Contract", files: list[DataFile], plan: int) -> list[DataFile]:
-    """Return the files, those that hold rejected rows rewritten without them."""
+    """Rewrite the files that have rejected rows, without these rows; return the resulting files."""
     rejected = _rejected_keys(tables, target.table)
     if not rejected.num_rows:
         return files
-    kept = []
+    result = []
     for file in files:
         day = pa.array([file.partition], pa.date32())
         facts = {"path": [file.path], "size_bytes": [file.size_bytes], "num_records": [file.rows]}
         batch = pa.table({**facts, "date": day})
         ((_, keys),) = read_some(tables, target, batch, KEY)
-        # A join keeps no order and takes no lists, so it is made over the keys alone, with their places.
-        placed = keys.replace_schema_metadata(None).append_column("place", pa.array(np.arange(keys.num_rows)))
-        left = placed.join(rejected, KEY, join_type="left anti")["place"]
-        if len(left) == keys.num_rows:
-            kept.append(file)
+        # An Arrow join loses the order and does not support lists. So only keys and row indexes are joined.
+        indexed = keys.replace_schema_metadata(None).append_column("index", pa.array(np.arange(keys.num_rows)))
+        accepted = indexed.join(rejected, KEY, join_type="left anti")["index"]
+        if len(accepted) == keys.num_rows:
+            result.append(file)
             continue
-        if len(left):
+        if len(accepted):
             ((_, rows),) = read_some(tables, target, batch)
-            kept.append(write_partition(tables.store, target, rows.take(left), file.partition, plan))
+            result.append(write_partition(tables.store, target, rows.take(accepted), file.partition, plan))
         discard(tables.store, [file])
-    return kept
+    return result
 
 
 def _rejected_keys(tables: Tables, table: str) -> pa.Table:
-    """Return the keys of a table's rows in ``rejects``."""
+    """Return the keys of a table's rows that are in ``rejects``."""
     parts = [
         part.filter(pc.equal(part["table"], table)).select(KEY)
         for _, part in read_files(tables, contract("rejects"), [*KEY, "table"])
@@ -141,22 +146,22 @@ GROUP_ROWS: Final = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What a replay did, or would do.
+    """Result of a replay, or of a dry run.
 
     Attributes
     ----------
     table, partitions
-        What was rebuilt; dates (ISO).
+        The table and the rebuilt dates (ISO).
     kept
-        Dates that stay as they are, since retention took away what they were made of.
+        Dates (ISO) that are unchanged, because retention removed the rows or inputs from which to rebuild them.
     plan
-        Number of the lake's plan; None for derived tables, which count their own commits, and where nothing was done.
+        Number of the plan; None for derived tables, which have no plans, and if nothing was done.
     segments
-        Segments that were read; 0 for derived tables.
+        Number of segments that were read; 0 for derived tables.
     rows
-        Rows in the partitions afterwards; in a dry run, before.
+        Number of rows in the partitions afterwards; in a dry run, before.
     files_before, files_after
-        Data files of the partitions; after a dry run the same.
+        Number of data files of the partitions; equal in a dry run.
     elapsed_s
         Wall seconds.
     """
@@ -187,17 +192,18 @@ def replay(
     Parameters
     ----------
     dry_run
-        Only look whether it can be done, and at what.
+        Only check whether the replay is possible, and return what it would rebuild.
 
     Raises
     ------
     ReplayError
-        The table is none that can be rebuilt, or it would not hold the rows that it should.
+        The table cannot be rebuilt, or would not have the expected number of rows.
     MissingSegmentsError
-        The spool no longer has all that is needed.
+        The spool no longer has all necessary segments.
 
-    Nothing is changed then. A replay that dies before its plan is written leaves files that no commit names; later, the
-    next driver finishes it. Old files stay readable by time travel until upkeep.
+    After an error, the table is unchanged. A replay that is killed before its plan is written leaves files that are not
+    committed. If it is killed later, the next driver finishes the plan. Old files stay readable by time travel until
+    upkeep deletes them.
     """
     began = time.monotonic()
     first, last = days
@@ -221,7 +227,7 @@ def replay(
 
 
 class _Composer:
-    """Composes the plan of a replay of facts, again if another plan comes first."""
+    """Composes the plan of a replay of a fact table. If another plan is written first, it composes the plan again."""
 
     def __init__(
         self,
@@ -238,24 +244,24 @@ class _Composer:
         self.chosen = Selection((), (), live_files(None), [])
 
     def compose(self, number: int) -> "Plan | None":
-        """Return the plan, its files written; None where the partitions hold nothing and nothing is to come."""
+        """Write the new files and return the plan; None if no rows exist and none can be rebuilt."""
         self.chosen = chosen = select(self.lake.tables, self.spool, self.table, self.first, self.last)
         if not chosen.days:
             return None
         tasks = list(self._tasks(number))
         count = 0
 
-        def done() -> None:
+        def report() -> None:
             nonlocal count
             count += 1
             if self.progress is not None:
                 self.progress(count, len(tasks))
 
         cpu_s = expected_cpu_s([row for task in tasks for row in task.group.segments])
-        made = self.workers.fitting(cpu_s).run(rebuild, tasks, done)
-        new = [file for one in made for file in one.files]
+        results = self.workers.fitting(cpu_s).run(rebuild, tasks, report)
+        new = [file for result in results for file in result.files]
         try:
-            _check_segments(self.table, [why for one in made for why in one.unreadable])
+            _check_segments(self.table, [reason for result in results for reason in result.unreadable])
             _check_rows(self.lake.tables, self.table, chosen, new)
         except ReplayError:
             discard(self.lake.store, new)
@@ -264,7 +270,7 @@ class _Composer:
         return action_plan.compose(number, REPLAY.name, add=new, remove={self.table: chosen.live}, facts=facts)
 
     def result(self, plan: int | None, chosen: Selection, after: pa.Table, began: float) -> ReplayResult:
-        """Return what was done."""
+        """Return the result of the replay; `after` are the live files of the partitions."""
         return ReplayResult(
             self.table,
             tuple(day.isoformat() for day in chosen.days),
@@ -279,7 +285,7 @@ class _Composer:
 
     def _tasks(self, number: int) -> Iterator[Rebuild]:
         created = datetime.now(UTC)
-        # Cuts of one slot file have seen different slots before them, so each goes into a task of its own.
+        # Segments of one slot file have different earlier slots, so each of them goes into another task.
         by_days: dict[tuple[frozenset[date], int], list[PlannedSegment]] = defaultdict(list)
         cuts: Counter[tuple[int, int]] = Counter()
         for row, days in self.chosen.segments:
@@ -308,30 +314,31 @@ class _Composer:
 
 
 def _groups(rows: Iterable[PlannedSegment]) -> Iterator[list[PlannedSegment]]:
-    """Cut segments into tasks."""
+    """Cut segments into groups of at most `GROUP_ROWS` rows."""
     group: list[PlannedSegment] = []
-    held = 0
+    group_rows = 0
     for row in rows:
-        if group and held + row["rows"] > GROUP_ROWS:
+        if group and group_rows + row["rows"] > GROUP_ROWS:
             yield group
-            group, held = [], 0
+            group, group_rows = [], 0
         group.append(row)
-        held += row["rows"]
+        group_rows += row["rows"]
     if group:
         yield group
 
 
 def _check_segments(table: str, unreadable: list[str]) -> None:
-    """Raise `ReplayError` where segments could not be read."""
+    """Raise `ReplayError` if segments could not be read."""
     if unreadable:
         message = f"{len(unreadable)} segments cannot be read any more, the first of them: {unreadable[0]}"
         raise ReplayError(message, where=table, hint="restore them in the spool, or replay other dates")
 
 
 def _check_rows(tables: "Tables", table: str, chosen: Selection, new: "Sequence[DataFile]") -> None:
-    """Raise `ReplayError` unless the new files hold as many rows as the log says.
+    """Raise `ReplayError` unless the new files have as many rows as the Delta log counts.
 
-    They may hold more where the ledger says that rows are missing; never fewer: nobody else has what would go.
+    More rows are accepted only if the ledger counts as many: then rows were missing from the table. Fewer rows are
+    never accepted, since the missing rows would be lost.
     """
     rebuilt = sum(file.rows for file in new)
     before = _rows(chosen.live)
@@ -353,11 +360,11 @@ def _recompute(lake: "Lake", table: str, first: date, last: date, *, dry_run: bo
     """Rebuild partitions of a derived table by its rollup."""
     span = [first + timedelta(days=offset) for offset in range((last - first).days + 1)]
     before = live_files(delta_table(lake.store, table), span)
-    done, kept = recompute(lake, table, span, dry_run=dry_run)
+    rebuilt, kept = recompute(lake, table, span, dry_run=dry_run)
     after = live_files(delta_table(lake.store, table), span)
     return ReplayResult(
         table,
-        tuple(day.isoformat() for day in done),
+        tuple(day.isoformat() for day in rebuilt),
         tuple(day.isoformat() for day in kept),
         None,
         0,

@@ -1,7 +1,7 @@
-"""Which dates of a fact table a replay rebuilds, and from which segments.
+"""Selects the dates of a fact table that a replay rebuilds, and the segments to rebuild them from.
 
-Nothing comes back that was taken out since: of a date that retention took, only what came later is rebuilt; and where a
-plan of a kind that nothing here can redo changed a date, the replay is refused.
+A replay does not bring back removed rows. Of a date that retention removed, only rows that were ingested later are
+rebuilt. If a plan of a kind that a replay cannot repeat has changed a date, the replay is refused.
 """
 
 from collections import defaultdict
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 
 class ReplayError(RanklakeError):
-    """A replay that cannot be done, or would not give the rows that were there; nothing was changed."""
+    """A replay is impossible, or would not restore the rows of the table. The table is unchanged."""
 
 
 class MissingSegmentsError(ReplayError):
-    """Segments that the partitions were made of are no longer in the spool.
+    """Segments with rows of the partitions are no longer in the spool.
 
     Attributes
     ----------
     segments
-        How many.
+        Number of missing segments.
     days
-        Dates that need them.
+        Dates that need them, in order.
     """
 
     def __init__(self, table: str, segments: int, days: Iterable[date]) -> None:
@@ -54,7 +54,7 @@ class MissingSegmentsError(ReplayError):
 
 
 def shown_days(days: Sequence[date]) -> str:
-    """Return dates, in order, as errors show them: the first and the last."""
+    """Return sorted dates as text for errors: the first and the last."""
     return f"{days[0]}" if len(days) == 1 else f"{days[0]} to {days[-1]}"
 
 
@@ -64,16 +64,16 @@ _FACTS: Final = ("sha256", "table", "run", "attempt", "rank", "incarnation", "se
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a replay of facts is about.
+    """Dates, live files and segments of a replay of a fact table.
 
     Attributes
     ----------
     days, kept
-        Dates to rebuild, and those to leave alone.
+        Dates to rebuild, and dates that retention removed and that are left unchanged.
     live
-        The files that they have: rows of `ranklake.lake.tables.live_files.files`.
+        Live files of the dates: rows of `ranklake.lake.tables.live_files.files`.
     segments
-        Each segment as a row of a plan, with the dates that may be taken from it.
+        Each segment as an entry of a plan, with the dates for which its rows may be used.
     """
 
     days: tuple[date, ...]
@@ -83,8 +83,8 @@ class Selection:
 
 
 def select(tables: "Tables", spool: "Spool", table: str, first: date, last: date) -> Selection:
-    """Return what a replay of a fact table's dates takes. Raises `ReplayError`."""
-    taken = retired_dates(tables).get(table, {})
+    """Select the dates and segments for a replay of a fact table from `first` to `last`. Raises `ReplayError`."""
+    retired = retired_dates(tables).get(table, {})
     handle = delta_table(tables.store, table)
     copies: dict[str, list[str]] = defaultdict(list)
     for item in spool.listing():
@@ -92,65 +92,68 @@ def select(tables: "Tables", spool: "Spool", table: str, first: date, last: date
             copies[item.sha256].append(item.path)
     known = read(tables, contract("segments"), [*_FACTS, "unreadable", "rows_stored", "slots", "ts_min", "ts_max"])
     sound = pc.and_(pc.equal(known["table"], table), pc.is_null(known["unreadable"]))
-    every = known.filter(sound).sort_by([(name, "ascending") for name in _ORDER]).to_pylist()
-    seen = _earlier_slots(every)
-    there = set() if handle is None else set(files(handle)["date"].to_pylist())
-    # A segment all of whose rows retention took is wanted for nothing, and was swept from the spool.
-    lost = (row for row in every if row["sha256"] not in copies)
-    swept = {(row["sha256"], row["plan"]) for row in lost if is_all_retired(row, taken, there)}
-    rows = [row for row in every if row["rows_stored"] > 0 and (row["sha256"], row["plan"]) not in swept]
+    sound_rows = known.filter(sound).sort_by([(name, "ascending") for name in _ORDER]).to_pylist()
+    earlier_slots = _earlier_slots(sound_rows)
+    all_live_days = set() if handle is None else set(files(handle)["date"].to_pylist())
+    # If retention removed all rows of a segment, its file was deleted from the spool and is not needed.
+    missing = (row for row in sound_rows if row["sha256"] not in copies)
+    unneeded = {(row["sha256"], row["plan"]) for row in missing if is_all_retired(row, retired, all_live_days)}
+    rows = [row for row in sound_rows if row["rows_stored"] > 0 and (row["sha256"], row["plan"]) not in unneeded]
     span = {first + timedelta(days=offset) for offset in range((last - first).days + 1)}
     wanted: list[tuple[dict[str, Any], frozenset[date]]] = []
-    coming: set[date] = set()
+    segment_days: set[date] = set()
     for row in rows:
-        may = frozenset(day for day in span if row["plan"] > taken.get(day, 0))
-        if mine := {day for day in may if _spans(row, day)}:
-            wanted.append((row, may))
-            coming |= mine
+        allowed_days = frozenset(day for day in span if row["plan"] > retired.get(day, 0))
+        if days := {day for day in allowed_days if _spans(row, day)}:
+            wanted.append((row, allowed_days))
+            segment_days |= days
     live = live_files(handle, span)
-    held = set(live["date"].to_pylist())
-    _refuse_changed(tables, table, held | coming)
-    # A date that retention took, and of which nothing came later, has no rows and gets none.
-    kept = {day for day in span if day in taken and day not in coming and day not in held}
-    gone = [row for row, _ in wanted if row["sha256"] not in copies]
-    if gone:
-        raise MissingSegmentsError(table, len(gone), {day for day in coming if any(_spans(row, day) for row in gone)})
-    segments = [(_as_planned(row, copies[row["sha256"]], seen.get(_place(row), "")), days) for row, days in wanted]
-    return Selection(tuple(sorted(held | coming)), tuple(sorted(kept)), live, segments)
+    live_days = set(live["date"].to_pylist())
+    _refuse_changed(tables, table, live_days | segment_days)
+    # A retired date has no rows and gets none, unless rows of it were ingested later.
+    kept = {day for day in span if day in retired and day not in segment_days and day not in live_days}
+    lost = [row for row, _ in wanted if row["sha256"] not in copies]
+    if lost:
+        lost_days = {day for day in segment_days if any(_spans(row, day) for row in lost)}
+        raise MissingSegmentsError(table, len(lost), lost_days)
+    segments = [
+        (_as_planned(row, copies[row["sha256"]], earlier_slots.get(_sort_key(row), "")), days) for row, days in wanted
+    ]
+    return Selection(tuple(sorted(live_days | segment_days)), tuple(sorted(kept)), live, segments)
 
 
 def _earlier_slots(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], str]:
-    """Return by place (`_place`) which slots came before a segment, of those that are another cut of a slot file.
+    """Return, for segments of a slot file with earlier segments, the slots of the earlier ones, by `_sort_key`.
 
     Parameters
     ----------
     rows
-        Sound segments of a table in the order of `_ORDER`, which is that in which ingest took them.
+        Sound segments of a table in the order `_ORDER`, which is the order in which ingest read them.
     """
-    seen: dict[tuple[Any, ...], str] = {}
-    before: dict[tuple[int, int], str] = {}
+    earlier: dict[tuple[Any, ...], str] = {}
+    slots_so_far: dict[tuple[int, int], str] = {}
     for row in rows:
         slot_file = (row["incarnation"], row["segment"])
-        if slot_file in before:
-            seen[_place(row)] = before[slot_file]
-            before[slot_file] = joined_slots((before[slot_file], row["slots"] or ""))
+        if slot_file in slots_so_far:
+            earlier[_sort_key(row)] = slots_so_far[slot_file]
+            slots_so_far[slot_file] = joined_slots((slots_so_far[slot_file], row["slots"] or ""))
         else:
-            before[slot_file] = row["slots"] or ""
-    return seen
+            slots_so_far[slot_file] = row["slots"] or ""
+    return earlier
 
 
-def _place(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _sort_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in _ORDER)
 
 
 def _spans(row: Mapping[str, Any], day: date) -> bool:
-    """Whether a segment can hold rows of a date; one whose times nobody can read may hold any."""
+    """Whether a segment can have rows of a date. A segment without readable times can have rows of any date."""
     low, high = row["ts_min"], row["ts_max"]
     return low is None or high is None or low.date() <= day <= high.date()
 
 
 def _as_planned(row: Mapping[str, Any], paths: Sequence[str], seen: str) -> PlannedSegment:
-    """Return a segment as plans of kind ``ingest`` name it."""
+    """Return a segment as an entry of a plan, like in plans of kind ``ingest``."""
     path, *others = sorted(paths)
     return {
         "path": path,
@@ -166,7 +169,7 @@ def _as_planned(row: Mapping[str, Any], paths: Sequence[str], seen: str) -> Plan
 
 
 def _refuse_changed(tables: "Tables", table: str, days: set[date]) -> None:
-    """Raise `ReplayError` where a plan of a kind that cannot be followed changed the partitions."""
+    """Raise `ReplayError` if a plan of a kind that a replay cannot repeat has changed one of the dates."""
     for row in read(tables, contract(LEDGER), ["plan", "kind"]).to_pylist():
         if is_replayable(row["kind"]):
             continue

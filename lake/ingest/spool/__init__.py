@@ -1,1 +1,1 @@
-"""The spool as ingest sees it: listing it, and the gate through which foreign bytes come."""
+"""The spool for ingest: lists and reads files that untrusted writers may have written."""

@@ -1,1 +1,1 @@
-"""Whether the balances add up, and which ranks live."""
+"""Status of ingest: whether every recorded row is accounted for, and which ranks are alive."""

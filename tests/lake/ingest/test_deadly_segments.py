@@ -137,7 +137,7 @@ def test_tries_are_counted_across_drivers(lake, spool, deadly):
     assert Attempts(lake.store, 1).times_begun(WHOLE) == execution.TRIES, "an interrupt is no death"
     started = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execution, "attempted", lambda group: started.append(group) or task.compact(group))
+        patch.setattr(execution, "run_group", lambda group: started.append(group) or task.compact(group))
         patch.setattr(execution, "InSubprocess", InProcess)
         assert bring(lake, spool).rows_stored == 5
     assert [str(third) in str(group.segments) for group in started] == [False, False], "it was tried again"

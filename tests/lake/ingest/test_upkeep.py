@@ -217,7 +217,7 @@ def test_what_was_merged_before_a_purge_is_merged_again(lake, spool):
     without = replace(task, files=[row for row in task.files if row["path"] != before[0]])
     made = compaction.merge(without)
     composer._ready = [(time.monotonic(), made.task, made.file)]
-    assert composer._still_good(number + 1), "else the test shows nothing"
+    assert composer._reusable(number + 1), "else the test shows nothing"
     lake.put_if_absent(plan.name, plan.to_json())
     later = composer.compose(number + 1)
     action_plan.execute(lake, plan)

@@ -251,7 +251,7 @@ def test_every_row_has_the_fate_of_a_plain_walk(tmp_path_factory, monkeypatch, r
     monkeypatch.setattr(execution, "PIECE_BYTES", piece)
     monkeypatch.setattr(segment_reading, "PART_ROWS", 5 if piece < 10**9 else 10**6)
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 4)
-    monkeypatch.setattr(task, "_STRETCH_ROWS", stretch)
+    monkeypatch.setattr(task, "_SLICE_ROWS", stretch)
     place = tmp_path_factory.mktemp("lake")
     lake, spool = Lake.create(str(place / "lake")), place / "spool"
     seen, stored, refused, names = set(), Counter(), Counter(), set()
