@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 AFFECTED: Final = "affected_runs"
 """Runs that a run rollup computes: columns run and date, the output date of each."""
+SETTLED: Final = "settled_attempts"
+"""Attempts of which a rollup that is cut computes new groups only: columns run, attempt; see `Rollup.settled_by`."""
 
 
 def replace_table(ctx: "SessionContext", name: str, rows: pa.Table) -> None:
@@ -110,7 +112,7 @@ class SqlBody:
         return result
 
 
-Reach = Literal["day", "eve", "days", "week", "week_before", "until", "over", "run"]
+Reach = Literal["day", "eve", "hours", "days", "week", "week_before", "until", "over", "run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +125,10 @@ class Input:
         Its name.
     reach
         Which dates of it an output date depends on: that ``day``; ``eve``, with the day before; ``days``, with
-        the day before and the day after; ``week``, from Monday to Sunday; ``week_before``, with the seven days before;
-        ``until``, that day and all before; ``over``, those of which a row's time goes over it, as the statistics in the
-        Delta log have it; ``run``, whatever dates the runs have that began on the output date.
+        the day before and the day after; ``hours``, with no more of these two than an hour, by ``ts``; ``week``, from
+        Monday to Sunday; ``week_before``, with the seven days before; ``until``, that day and all before; ``over``,
+        those of which a row's time goes over it, as the statistics in the Delta log have it; ``run``, whatever dates
+        the runs have that began on the output date.
     begin, end
         With ``over``: columns that a row's time begins and ends with; where the first is NULL or more than `MAX_DAYS`
         from the row's date, the next one, at last the date.
@@ -142,6 +145,7 @@ class Input:
         around = {
             "day": (0,),
             "eve": (-1, 0),
+            "hours": (-1, 0, 1),
             "days": (-1, 0, 1),
             "week": week,
             "week_before": tuple(range(-7, 1)),
@@ -175,7 +179,13 @@ class Rollup:
         Which of the lookups may hold a key: then no other process gets them.
     cut
         Integer column of the first input, part of the SQL's group key, by which large dates are computed in pieces,
-        from ``$first`` to ``$last`` each; of a rollup that is one query, since pieces share a session.
+        from ``$first`` to ``$last`` each; of a rollup that is one query, since pieces share a session. Its groups are
+        of one attempt each, and what a group's row says is in the rows of that group alone: where inputs only grow, the
+        groups of new rows are computed, and the others stay (`ranklake.lake.rollups.growth`).
+    settled_by
+        With ``cut``: column of the result. Of an attempt that has a value there in some stored row, only groups with
+        new rows are computed: the query sees no other rows of it, and finds the attempt in the table `SETTLED`. An
+        attempt without such a row is computed as a whole.
     in_a_row
         Whether the body computes any number of dates at once, ``$days`` of them from ``$date`` to ``$last``.
     body
@@ -196,6 +206,7 @@ class Rollup:
     secrets: tuple[str, ...] = ()
     leads: int = 1
     cut: str = ""
+    settled_by: str = ""
     in_a_row: bool = False
     body: Body | None = None
     times: tuple[str, str] = ("ts", "end_ts")
@@ -211,6 +222,11 @@ class Rollup:
     def transform(self) -> Body:
         """The body; where none is given, the SQL file of the rollup's name."""
         return SqlBody(self.name) if self.body is None else self.body
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """Columns whose bounds in the Delta log tell which files have rows of a group."""
+        return ("run", self.cut) if self.cut else ()
 
     @cached_property
     def sha256(self) -> str:

@@ -20,11 +20,12 @@ from ranklake.lake.rollups.inputs import (
     combine_days,
     day_of,
     of_days,
+    of_hours,
     partition,
 )
 from ranklake.lake.rollups.lineage import Recorded, State
 from ranklake.lake.rollups.thresholds import MAX_DAYS
-from ranklake.lake.tables.live_files import refuse_damaged
+from ranklake.lake.tables.live_files import files_digest, refuse_damaged
 from ranklake.segments.segment import is_agent_run
 
 if TYPE_CHECKING:
@@ -284,7 +285,16 @@ def _input_digests(
         if days is None:
             digests[item.table, WHOLE] = combine_days(snapshot, day)
             continue
-        digests |= {(item.table, partition(near)): snapshot.digests[near] for near in days if near in snapshot.digests}
+        for other in days:
+            if other not in snapshot.digests:
+                continue
+            digest = snapshot.digests[other]
+            if item.reach == "hours" and other != day:
+                paths = of_hours(snapshot.files([other]), day)["path"].to_pylist()
+                if not paths:
+                    continue
+                digest = files_digest(paths)
+            digests[item.table, partition(other)] = digest
     return digests
 
 

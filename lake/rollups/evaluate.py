@@ -1,7 +1,7 @@
 """Runs one rollup over registered tables; no table is opened or written here."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import conform
-from ranklake.lake.rollups.declaration import AFFECTED, replace_table
+from ranklake.lake.rollups.declaration import AFFECTED, SETTLED, replace_table
 
 if TYPE_CHECKING:
     from ranklake.lake.query.engine import SessionContext
@@ -84,12 +84,18 @@ class RollupError(RanklakeError):
 
 
 def evaluate_day(
-    ctx: "SessionContext", rollup: "Rollup", day: date, pieces: Sequence[Range] = (WHOLE_RANGE,), at_once: int = 1
+    ctx: "SessionContext",
+    rollup: "Rollup",
+    day: date,
+    pieces: Sequence[Range] = (WHOLE_RANGE,),
+    at_once: int = 1,
+    settled: Collection[tuple[str, int]] = (),
 ) -> pa.Table:
     """Compute one date of a partition rollup, under its contract's Arrow schema; `evaluate_days` computes several.
 
-    `pieces` are ranges of the rollup's column `cut`, of which so many are computed `at_once`. Raises
-    `ContractMismatchError` if it does not give what the contract promises.
+    `pieces` are ranges of the rollup's column `cut`, of which so many are computed `at_once`; `settled` are attempts
+    (run, number) of which the session's tables have some groups alone. Raises `ContractMismatchError` if it does not
+    give what the contract promises.
     """
     if rollup.in_a_row:
         return evaluate_days(ctx, rollup, day, day)
@@ -101,6 +107,9 @@ def evaluate_day(
         return _evaluate(ctx, rollup, {**values, "first": pa.scalar(part[0]), "last": pa.scalar(part[1])})
 
     _register_lookups(ctx, rollup)  # once, before pieces that share the session
+    runs, attempts = ([one[place] for one in settled] for place in (0, 1))
+    settled_rows = {"run": pa.array(runs, pa.string()), "attempt": pa.array(attempts, pa.int32())}
+    replace_table(ctx, SETTLED, pa.table(settled_rows))
     with ThreadPoolExecutor(at_once) as pool:
         return pa.concat_tables(pool.map(piece, pieces))
 

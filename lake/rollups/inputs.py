@@ -10,7 +10,7 @@ after.
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -76,10 +76,10 @@ class Snapshot:
             return self.live
         return of_days(self.live, days)
 
-    def of(self, days: Collection[date]) -> "Snapshot":
-        """Return its part for some dates."""
+    def of(self, days: Collection[date], *columns: str) -> "Snapshot":
+        """Return its part for some dates, with the bounds of some columns."""
         digests = {day: digest for day, digest in self.digests.items() if day in days}
-        return replace(self, digests=digests, live=None if self.live is None else self.files(days)).slim()
+        return replace(self, digests=digests, live=None if self.live is None else self.files(days)).slim(*columns)
 
     def slim(self, *columns: str) -> "Snapshot":
         """Return it with no more of the log's statistics than the bounds of some columns, for another process."""
@@ -137,6 +137,17 @@ class Snapshot:
 def of_days(live: pa.Table, days: Collection[date]) -> pa.Table:
     """Return those of some files that are of some dates."""
     return live.filter(pc.is_in(live["date"], value_set=pa.array(sorted(days), pa.date32())))
+
+
+def of_hours(live: pa.Table, day: date) -> pa.Table:
+    """Return those of some files that are of a date, or may have rows of an hour before or after it."""
+    if not {"min.ts", "max.ts"} <= set(live.column_names):
+        return live
+    begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    bounds = [pa.scalar(begin + timedelta(hours=hours), pa.timestamp("us", tz="UTC")) for hours in (-1, 25)]
+    is_near = pc.and_(pc.greater_equal(live["max.ts"], bounds[0]), pc.less(live["min.ts"], bounds[1]))
+    is_of_day = pc.equal(live["date"], pa.scalar(day, pa.date32()))
+    return live.filter(pc.or_(is_of_day, pc.fill_null(is_near, fill_value=True)))
 
 
 def by_only_run(live: pa.Table) -> tuple[pa.Table, pa.Table]:

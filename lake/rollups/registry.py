@@ -43,12 +43,13 @@ ROLLUPS: Final = (
     Rollup(
         "step_rollup",
         "partition",
-        (Input("steps", "days"), Input("scalars", "days")),
+        (Input("steps", "hours"), Input("scalars", "hours")),
         lookups={"step_metrics": step_metrics},
         leads=2,
         cut="step",
+        settled_by="mean_step_time_s",
     ),
-    Rollup("rank_health", "partition", (Input("steps", "days"),), _STRAGGLERS),
+    Rollup("rank_health", "partition", (Input("steps", "hours"),), _STRAGGLERS),
     Rollup("attempt_facts", "run", (Input("runs", "run"), Input("step_rollup", "run")), lookups={"dtypes": dtypes}),
     Rollup("rank_facts", "run", (Input("run_facts", "run"), Input("attempt_facts", "run"))),
     Rollup(

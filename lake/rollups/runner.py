@@ -182,7 +182,8 @@ class _Round:
         )
         state = {} if self._full else self._lineage.recorded(rollup, output)
         if rollup.scope == "partition":
-            work.begin_days(due_days(tables.lake, rollup, inputs, output, state, tables.retired), tables.kept_back)
+            due = due_days(tables.lake, rollup, inputs, output, state, tables.retired)
+            work.begin_days(due, tables.kept_back, state)
         elif changed_inputs(rollup, inputs, output, state, tables.retired) is not None:
             work.begin_runs(state, tables.retired, kept_back=tables.kept_back)
         return work

@@ -87,7 +87,13 @@ stepped AS (
     HAVING sum(1e0 * step_ns) < 9.2e18
 ),
 stepped_attempts AS (
-    SELECT DISTINCT run, attempt FROM steps WHERE date BETWEEN $date - 1 AND $date + 1
+    SELECT run, attempt
+    FROM steps
+    WHERE date BETWEEN $date - 1 AND $date + 1
+      AND ts >= $begin - INTERVAL '1' HOUR
+      AND ts < $begin + INTERVAL '25' HOUR
+    UNION
+    SELECT run, attempt FROM settled_attempts
 ),
 named AS (
     SELECT metric, "column", place

@@ -5,7 +5,8 @@ once the driver has committed it (`ranklake.lake.rollups.work`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Final
 
@@ -25,11 +26,20 @@ from ranklake.lake.rollups.evaluate import (
     evaluate_runs,
     ranges,
 )
-from ranklake.lake.rollups.inputs import Key, Snapshot, day_of, of_days, partition, slim
+from ranklake.lake.rollups.growth import (
+    FULL_ROWS,
+    Growth,
+    files_of_groups,
+    groups_of,
+    is_of_groups,
+    keep_groups,
+    settled_attempts,
+)
+from ranklake.lake.rollups.inputs import Key, Snapshot, day_of, of_days, of_hours, partition, slim
 from ranklake.lake.rollups.lineage import State
 from ranklake.lake.store.lake import Lake
-from ranklake.lake.tables.live_files import Damage, DamagedFileError, DataFile, damaged_files
-from ranklake.lake.tables.parquet import append_files
+from ranklake.lake.tables.live_files import Damage, DamagedFileError, DataFile, damaged_files, refuse_damaged
+from ranklake.lake.tables.parquet import append_files, write_partition
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -80,6 +90,8 @@ class DaysTask:
         Files to read, by table.
     rows
         Of the leading inputs.
+    growth
+        What came since the only date was computed, where its inputs only grew.
     """
 
     rollup: Rollup
@@ -87,6 +99,7 @@ class DaysTask:
     live: Mapping[str, pa.Table]
     output: Output
     rows: int = 0
+    growth: Growth | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +134,8 @@ class ComputeResult:
         Those that came out different.
     files
         Their rows, in no commit yet.
+    kept
+        Paths of the table's files of those dates that stay beside these.
     damaged
         Files that were not what was written. What depends on them was left out.
     """
@@ -130,6 +145,7 @@ class ComputeResult:
     replaced: tuple[date, ...] = ()
     files: tuple[DataFile, ...] = ()
     damaged: tuple[Damage, ...] = ()
+    kept: tuple[str, ...] = ()
 
 
 def compute(task: DaysTask | RunsTask, lake: Lake | None = None) -> ComputeResult:
@@ -146,7 +162,11 @@ def files_for(
 ) -> dict[str, pa.Table]:
     """Return the live files of the inputs that dates are computed from."""
     days = _read_days(rollup, due)
-    return {name: slim(one.files(days.get(name)), rollup.cut, "rank") for name, one in inputs.items()}
+    live = {name: one.files(days.get(name)) for name, one in inputs.items()}
+    if len(due) == 1:
+        near = {item.table for item in rollup.inputs if item.reach == "hours"}
+        live = {name: of_hours(some, *due) if name in near else some for name, some in live.items()}
+    return {name: slim(some, *rollup.bounds, "rank") for name, some in live.items()}
 
 
 def _read_days(rollup: Rollup, due: Mapping[date, dict[Key, str]]) -> dict[str, set[date]]:
@@ -164,6 +184,9 @@ def _read_days(rollup: Rollup, due: Mapping[date, dict[Key, str]]) -> dict[str, 
 
 def _compute_days(lake: Lake, task: DaysTask) -> ComputeResult:
     """Compute dates at once; where an input is damaged, each that does not need it by itself."""
+    if task.growth is not None:
+        with suppress(DamagedFileError):  # then all of the date is computed, or named as damaged
+            return _compute_growth(lake, task, task.growth)
     rows: dict[date, pa.Table] = {}
     state: dict[str, dict[Key, str]] = {}
     hurt: list[Damage] = []
@@ -188,16 +211,57 @@ def _files_of_days(files: pa.Table, days: Collection[date] | None) -> pa.Table:
 
 
 def _evaluate(lake: Lake, task: DaysTask, days: Sequence[date], live: Mapping[str, pa.Table]) -> dict[date, pa.Table]:
-    rollup, cores = task.rollup, task.output.cores
-    pieces: Sequence[Range] = (WHOLE_RANGE,)
-    if rollup.cut:
-        pieces = ranges(_files_of_days(live[rollup.inputs[0].table], days[:1]), rollup.cut, at_once=min(cores, AT_ONCE))
-    at_once = min(cores, AT_ONCE, len(pieces))
+    rollup = task.rollup
+    pieces, at_once = _pieces(task, live, days[0])
     # a query in one partition brings no partial results together: pieces side by side take up to a fifth less
-    ctx = session(lake, rollup.tables, live=live, threads=max(1, cores // at_once), heavy=True)
+    ctx = session(lake, rollup.tables, live=live, threads=max(1, task.output.cores // at_once), heavy=True)
     if not rollup.in_a_row:
         return {days[0]: evaluate_day(ctx, rollup, days[0], pieces, at_once)}
     return by_day(evaluate_days(ctx, rollup, days[0], days[-1]), days)
+
+
+def _pieces(task: DaysTask, live: Mapping[str, pa.Table], day: date) -> tuple[Sequence[Range], int]:
+    """Return the pieces that a date is computed in, and how many at once."""
+    rollup, most = task.rollup, min(task.output.cores, AT_ONCE)
+    if not rollup.cut:
+        return (WHOLE_RANGE,), 1
+    pieces = ranges(_files_of_days(live[rollup.inputs[0].table], [day]), rollup.cut, at_once=most)
+    return pieces, min(most, len(pieces))
+
+
+def _compute_growth(lake: Lake, task: DaysTask, growth: Growth) -> ComputeResult:
+    """Compute the groups of a date that have new rows; of its files those stay that have no such group and are full.
+
+    Raises `DamagedFileError`.
+    """
+    rollup, output, cut = task.rollup, task.output, task.rollup.cut
+    ((day, inputs),) = task.due.items()
+    state = {partition(day): inputs}
+    groups = groups_of(lake, rollup, growth)
+    if not groups:
+        return ComputeResult(state, 1)
+    settled = settled_attempts(lake, rollup, output.held, day, groups)
+    groups = {attempt: ranges if attempt in settled else [WHOLE_RANGE] for attempt, ranges in groups.items()}
+    live = {name: files_of_groups(files, cut, groups) for name, files in task.live.items()}
+    for name, files in live.items():
+        refuse_damaged(lake.tables, name, files)
+    pieces, at_once = _pieces(task, live, day)
+    ctx = session(lake, rollup.tables, live=live, threads=max(1, output.cores // at_once), heavy=True)
+    keep_groups(ctx, rollup.tables, cut, groups)
+    rows = evaluate_day(ctx, rollup, day, pieces, at_once, settled)
+    held = output.held.files([day])
+    near = pc.is_in(held["path"], value_set=files_of_groups(held, cut, groups)["path"])
+    is_stale = pc.or_(near, pc.less(held["num_records"], FULL_ROWS))
+    stored = replace(output.held, live=held.filter(is_stale)).rows(lake, verify=True)
+    is_old = is_of_groups(stored, cut, groups)
+    if _sort_rows(stored.filter(is_old), rollup.contract.grain).equals(_sort_rows(rows, rollup.contract.grain)):
+        return ComputeResult(state, 1)
+    others = stored.filter(pc.invert(is_old))
+    parts = [rows, others] if others.num_rows >= FULL_ROWS else [pa.concat_tables([rows, others])]
+    number = output.held.number + 1
+    written = [write_partition(lake.store, rollup.contract, part, day, number) for part in parts if part.num_rows]
+    kept = held.filter(pc.invert(is_stale))["path"].to_pylist()
+    return ComputeResult(state, 1, (day,), tuple(written), kept=tuple(kept))
 
 
 def by_day(rows: pa.Table, days: Collection[date]) -> dict[date, pa.Table]:

@@ -13,7 +13,8 @@ from ranklake.lake.plans.driver import Unit, carry_out
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.declaration import Rollup
 from ranklake.lake.rollups.due import DueRuns
-from ranklake.lake.rollups.inputs import ABSENT, WHOLE, Key, Snapshot, day_of
+from ranklake.lake.rollups.growth import Growth, growth_of
+from ranklake.lake.rollups.inputs import ABSENT, WHOLE, Key, Snapshot, day_of, partition
 from ranklake.lake.rollups.lineage import Lineage, State, commit_metadata
 from ranklake.lake.rollups.tasks import (
     ROW_CPU_S,
@@ -123,11 +124,27 @@ class Work:
         """Whether `advance` computes, in this process."""
         return self.pending is not None and self.pending.is_put_off
 
-    def begin_days(self, due: Mapping[date, dict[Key, str]], kept_back: Collection[Key] = ()) -> None:
-        """Begin computing dates of a partition rollup, except for those that depend on what checks hold back."""
+    def begin_days(
+        self, due: Mapping[date, dict[Key, str]], kept_back: Collection[Key] = (), state: State | None = None
+    ) -> None:
+        """Begin computing dates of a partition rollup, except for those that depend on what checks hold back.
+
+        With `state`, what lineage has of them, a rollup that is cut computes no more of a date than has new rows.
+        """
         due, self.kept_back = split_kept_back(due, kept_back)
-        tasks = [DaysTask(self.rollup, group, {}, self._output, rows) for group, rows in self._groups(due)]
+        tasks = [
+            DaysTask(self.rollup, group, {}, self._output, rows, self._growth(group, state or {}))
+            for group, rows in self._groups(due)
+        ]
         self._begin(tasks, len(tasks) * TASK_CPU_S + ROW_CPU_S * sum(task.rows for task in tasks))
+
+    def _growth(self, group: Mapping[date, dict[Key, str]], state: State) -> Growth | None:
+        """Return what came since a date was computed; None for several dates, or where it is computed as a whole."""
+        (day, now), *others = group.items()
+        was = state.get(partition(day))
+        if others or not was:
+            return None
+        return growth_of(self.lake.store, self.rollup, day, was, now, self.inputs, self._output.held)
 
     def begin_runs(
         self, state: State, gone: set[Key], due: DueRuns | None = None, kept_back: Collection[Key] = ()
@@ -178,7 +195,7 @@ class Work:
         rollup = self.rollup.with_lookups() if threads else self.rollup
         if isinstance(task, RunsTask):
             return replace(task, rollup=rollup, output=replace(output, held=output.held.slim()))
-        output = replace(output, held=output.held.of(task.due))
+        output = replace(output, held=output.held.of(task.due, *rollup.bounds))
         return replace(task, rollup=rollup, output=output, live=files_for(rollup, task.due, self.inputs))
 
     def _leading_rows(self, inputs: Mapping[Key, str]) -> int:
@@ -240,6 +257,7 @@ class Work:
         state = {name: inputs for some in computed for name, inputs in some.state.items()}
         days = [day for some in computed for day in some.replaced]
         files = [file for some in computed for file in some.files]
+        kept = {path for some in computed for path in some.kept}
         if days:
             swap = partial(
                 replace_files,
@@ -247,6 +265,7 @@ class Work:
                 self.contract,
                 files,
                 days,
+                kept=kept,
                 metadata=commit_metadata(self.rollup, state),
                 expected_version=None if self.version == ABSENT else self.version,
                 since_plan=self.since_plan,

@@ -8,12 +8,13 @@ count their own; a plan that changes such a table says so under a second applica
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
@@ -259,11 +260,12 @@ def replace_files(
     new: Sequence[DataFile],
     partitions: Sequence[date],
     *,
+    kept: Collection[str] = (),
     metadata: Mapping[str, str] | None = None,
     expected_version: int | None = None,
     since_plan: int | None = None,
 ) -> int:
-    """Replace whole date partitions of a derived table by new files, in one commit.
+    """Replace date partitions of a derived table by new files, in one commit, except for files whose paths are `kept`.
 
     Files must all be of `partitions`; a partition without files becomes empty. Raises `LostRaceError` if the table
     moved on since `expected_version`, or while committing, or if a plan after `since_plan` put up a `fence`; nothing is
@@ -278,7 +280,9 @@ def replace_files(
     outside = {file.partition for file in new} - set(partitions)
     if outside:
         raise ValueError(f"rows outside the partitions to replace: {sorted(outside)}")
-    _commit(table, number_of(table) + 1, new, files(table, partitions), metadata)
+    old = files(table, partitions)
+    old = old.filter(pc.invert(pc.is_in(old["path"], value_set=pa.array(sorted(kept), pa.string()))))
+    _commit(table, number_of(table) + 1, new, old, metadata)
     refresh(table)  # a write transaction leaves its handle at the version that was read
     keep_handle(tables, contract.table, table)
     return table.version()

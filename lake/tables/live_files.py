@@ -161,7 +161,16 @@ def files_digest(paths: Iterable[str]) -> str:
     It is the sum of the files' own digests, and a file that was merged from others carries their sum in its name: so
     merging files changes no digest, and nobody computes or checks again what did not change.
     """
-    return f"{sum(map(_share, paths)) % _SUMS:0{_SUM_DIGITS}x}"
+    return extend_digest("", paths)
+
+
+def extend_digest(digest: str, paths: Iterable[str]) -> str:
+    """Return the digest of some files, of which the digest is given (empty: none), and further ones.
+
+    >>> extend_digest(files_digest(["a", "b"]), ["c"]) == files_digest(["c", "b", "a"])
+    True
+    """
+    return f"{(int(digest or '0', 16) + sum(map(_share, paths))) % _SUMS:0{_SUM_DIGITS}x}"
 
 
 def _share(path: str) -> int:
