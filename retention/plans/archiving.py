@@ -58,7 +58,7 @@ class Archiving:
         if handle is None:
             return
         live = files(handle)
-        least = cutoff(min(rule.waiting[ACTION] for rule in self.rules), as_of)
+        least = cutoff(min(rule.action_days[ACTION] for rule in self.rules), as_of)
         for day, age in sorted(ages(live).items()):
             if day in skip or least is None or not age < least:
                 continue
@@ -70,7 +70,7 @@ class Archiving:
     def _of_day(self, parts: Parts, day: date, age: date, partition: pa.Table, as_of: date) -> DuePartition | None:
         def goes_by(values: Values) -> "Rule | None":
             rule = archiving_rule(self.rules, parts.facts(values), parts.holds)
-            until = None if rule is None else cutoff(rule.waiting[ACTION], as_of)
+            until = None if rule is None else cutoff(rule.action_days[ACTION], as_of)
             return rule if until is not None and age < until else None
 
         groups = {path: some for path, some in _groups(parts, partition) if any(goes_by(one.values) for one in some)}
@@ -100,7 +100,7 @@ class Archiving:
             day,
             touched,
             as_of,
-            max(one.waiting[ACTION] for one in ordered),
+            max(one.action_days[ACTION] for one in ordered),
             reason=" ".join(dict.fromkeys(one.reason for one in ordered)),
             rule=", ".join(sorted(rules)),
             rows=rows,

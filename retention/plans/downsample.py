@@ -313,15 +313,15 @@ def downsampling_rule(contract: "Contract", rules: Sequence["Rule"]) -> tuple["R
     mine = [one for one in rules if one.may_match(contract)]
     winner: Rule | None = None
     for matching_rule in mine:
-        if DOWNSAMPLE not in matching_rule.waiting or not contract.series:
+        if DOWNSAMPLE not in matching_rule.action_days or not contract.series:
             continue
         if winner is None or more_specific(matching_rule, winner):
             winner = matching_rule
         elif not more_specific(winner, matching_rule):
-            winner = max(winner, matching_rule, key=lambda rule: (rule.waiting[DOWNSAMPLE], rule.name))
+            winner = max(winner, matching_rule, key=lambda rule: (rule.action_days[DOWNSAMPLE], rule.name))
     if winner is None:
         return None, 0
-    return winner, max([winner.waiting[DOWNSAMPLE], *(one.minimum_days or 0 for one in mine)])
+    return winner, max([winner.action_days[DOWNSAMPLE], *(one.minimum_days or 0 for one in mine)])
 
 
 def due_partitions(

@@ -176,7 +176,7 @@ def explain(
     ]
     shown = tuple(_masks(contract, policies.rules, facts, holds, asked.day))
     moving = None if contract.retention in KEPT else archiving_rule(policies.rules, facts, holds)
-    when = None if moving is None else _due(moving.waiting["archive"], asked.day)
+    when = None if moving is None else _due(moving.action_days["archive"], asked.day)
     return Explanation(
         asked,
         facts,

@@ -26,7 +26,7 @@ from ranklake.masking.columns import mask_values, unmasked_values
 from ranklake.masking.masks import Mask, Pseudonyms
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.plans.due import DuePartition, ages, of_day, planned_item
-from ranklake.retention.policies.model import Shown, maskable
+from ranklake.retention.policies.model import ColumnMasks, maskable
 from ranklake.retention.policies.order import cutoff, masking_rule
 from ranklake.retention.policies.parts import Group, Parts, Values, part_digest
 from ranklake.retention.policies.policies import PolicyError
@@ -140,8 +140,8 @@ class Masks:
         self, lake: "Lake", contract: "Contract", rules: "Sequence[Rule]", applied: Sequence[RetentionPlan]
     ) -> None:
         self.lake, self.contract = lake, contract
-        self.rules = tuple(rule for rule in rules if MASKING in rule.waiting or rule.minimum_days is not None)
-        self.of_table = tuple(one for one in self.rules if MASKING in one.waiting and one.may_match(contract))
+        self.rules = tuple(rule for rule in rules if MASKING in rule.action_days or rule.minimum_days is not None)
+        self.of_table = tuple(one for one in self.rules if MASKING in one.action_days and one.may_match(contract))
         patterns = {pattern for one in self.of_table for pattern in one.where.get("column", ())}
         known = maskable(contract)
         self.columns = {name: known[name] for name in known if any(fnmatchcase(name, one) for one in patterns)}
@@ -151,7 +151,7 @@ class Masks:
     @property
     def days(self) -> list[int]:
         """After how many days its rules mask."""
-        return [one.waiting[MASKING] for one in self.of_table]
+        return [one.action_days[MASKING] for one in self.of_table]
 
     def due(self, as_of: date, parts_of: Callable[[date], Parts], skip: Collection[date]) -> Iterator[DuePartition]:
         """Yield the partitions with values that are due, except for some dates.
@@ -188,7 +188,7 @@ class Masks:
         """Return rows of one age with the values masked that are due. Raises `PolicyError` as `due` does."""
         return Partition(self, parts, age, as_of, self._ring).mask_rows(rows)
 
-    def due_masks(self, parts: Parts, values: Values, age: date, as_of: date) -> Shown:
+    def due_masks(self, parts: Parts, values: Values, age: date, as_of: date) -> ColumnMasks:
         """Return the masks that are due for rows with these values of `Parts.columns`."""
         facts = parts.facts(values)
         return {name: mask for name, mask in self.columns.items() if self._is_due(parts, facts, name, age, as_of)}
@@ -311,7 +311,7 @@ class Partition:
         return {name: self._parts.mask(rows, due(name)) for name in self._of.columns}
 
 
-def mask_digest(shown: Shown) -> str:
+def mask_digest(shown: ColumnMasks) -> str:
     """Return a digest of the masks of columns."""
     pairs = sorted((name, mask.spec) for name, mask in shown.items())
     return hashlib.sha256(json.dumps([MASKING, pairs]).encode()).hexdigest()

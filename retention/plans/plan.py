@@ -168,7 +168,7 @@ def _stages(
 
 def _masked_before(tables: "Tables", policies: "Policies") -> list[RetentionPlan]:
     """Return the applied plans where policies mask: what one masked is not due again."""
-    masking = any(MASKING in rule.waiting for rule in policies.rules)
+    masking = any(MASKING in rule.action_days for rule in policies.rules)
     return [one for one in register(tables).values() if one.holds] if masking else []
 
 

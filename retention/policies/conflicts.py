@@ -1,4 +1,4 @@
-"""Conflicts between rules: contradicting bounds, rules that never decide, actions that come too late."""
+"""Conflicts between rules: contradicting bounds, rules that never decide, actions that come too late, and demands."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -6,7 +6,7 @@ from itertools import combinations, product
 from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import did_you_mean
-from ranklake.retention.policies.model import ALL_KINDS, ROW_KEYS, RUN_KEYS, Place, Rule, is_one_of, table_facts
+from ranklake.retention.policies.model import ALL_KINDS, ROW_KEYS, RUN_KEYS, Place, Rule, matches_key, table_facts
 from ranklake.retention.policies.order import FOREVER, days, decide
 from ranklake.retention.policies.read import Finding, LintContext
 
@@ -19,7 +19,7 @@ RUNS: Final = "runs"
 
 
 def bounds(context: LintContext) -> Iterator[Finding]:
-    """Yield minimums above maximums, and periods outside of the bounds of their own rule."""
+    """Yield minimums above maximums, and periods outside the bounds of their own rule."""
     for rule in context.rules:
         low, high, period = rule.minimum_days, rule.maximum_days, rule.delete_after_days
         if low is not None and high is not None and low > high:
@@ -45,7 +45,7 @@ def bounds(context: LintContext) -> Iterator[Finding]:
 
 
 def duplicate_rules(context: LintContext) -> Iterator[Finding]:
-    """Yield rules with the same selectors as another rule and another period: only the longer period counts."""
+    """Yield rules with the same selectors as another rule. Only the rule with the longer period decides."""
     for first, other in combinations([rule for rule in context.rules if rule.deletes], 2):
         if first.where == other.where:
             short, long = sorted((first, other), key=lambda rule: (_forever(rule.delete_after_days), rule.name))
@@ -56,13 +56,13 @@ def duplicate_rules(context: LintContext) -> Iterator[Finding]:
 
 
 def shadowed_rules(context: LintContext) -> Iterator[Finding]:
-    """Yield rules for tables that never decide, because another rule decides for each of their tables."""
-    plain = [rule for rule in context.rules if not rule.row_keys]
-    for rule in plain:
-        mine = [contract for contract in context.contracts.values() if rule.may_match(contract)]
-        if not rule.deletes or not mine:
+    """Yield rules that never decide because a more specific rule decides for each of their tables."""
+    table_rules = [rule for rule in context.rules if not rule.row_keys]
+    for rule in table_rules:
+        tables = [contract for contract in context.contracts.values() if rule.may_match(contract)]
+        if not rule.deletes or not tables:
             continue
-        winners = {one.table: decide(_periods(plain), table_facts(one)).rule for one in mine}
+        winners = {table.table: decide(_periods(table_rules), table_facts(table)).rule for table in tables}
         if any(winner is None or winner.name == rule.name for winner in winners.values()):
             continue
         if any(winner is not None and winner.where == rule.where for winner in winners.values()):
@@ -74,47 +74,47 @@ def shadowed_rules(context: LintContext) -> Iterator[Finding]:
         yield Finding("RP017", rule.at, message, "remove it, or name what it is about")
 
 
-def too_late(context: LintContext) -> Iterator[Finding]:
-    """Yield actions on rows that are deleted before their time comes."""
+def late_actions(context: LintContext) -> Iterator[Finding]:
+    """Yield actions whose rows are deleted before the action is due."""
     for rule in context.rules:
-        for action, age in rule.waiting.items():
-            mine = [contract for contract in context.contracts.values() if rule.may_match(contract)]
-            ends = [decide([*context.rules], table_facts(one)).period_days for one in mine]
+        for action, age in rule.action_days.items():
+            tables = [contract for contract in context.contracts.values() if rule.may_match(contract)]
+            ends = [decide([*context.rules], table_facts(table)).period_days for table in tables]
             own = rule.delete_after_days
             if rule.deletes and own is not None:
                 ends = [own]
             if ends and all(end is not None and end <= age for end in ends):
-                gone = days(max(map(_int, ends)))
-                message = f"{action} after {days(age)} comes too late: the rows are deleted after {gone}"
+                latest = days(max(map(_int, ends)))
+                message = f"{action} after {days(age)} comes too late: the rows are deleted after {latest}"
                 yield Finding("RP014", rule.at, message, "lower its days, or keep the rows longer")
 
 
-def outlived_rules(context: LintContext) -> Iterator[Finding]:
-    """Yield rules that select by columns of ``runs`` and keep rows longer than ``runs`` keeps its own."""
+def long_lived_rules(context: LintContext) -> Iterator[Finding]:
+    """Yield rules that select by columns of ``runs`` and keep rows longer than the rows of ``runs`` are kept."""
     runs = context.contracts.get(RUNS)
     if runs is None:
         return
-    known = _forever(decide(context.rules, table_facts(runs)).period_days)
+    runs_days = _forever(decide(context.rules, table_facts(runs)).period_days)
     for rule in context.rules:
-        by = [key for key in rule.row_keys if key in RUN_KEYS and key != "run"]
-        ask = max(_forever(rule.delete_after_days) if rule.deletes else 0, rule.minimum_days or 0)
-        if by and ask > known:
+        keys = [key for key in rule.row_keys if key in RUN_KEYS and key != "run"]
+        rule_days = max(_forever(rule.delete_after_days) if rule.deletes else 0, rule.minimum_days or 0)
+        if keys and rule_days > runs_days:
             message = (
-                f"rule {rule.name!r} goes by {', '.join(by)}, which is known for as long as rows of {RUNS!r} are kept"
+                f"rule {rule.name!r} goes by {', '.join(keys)}, which is known for as long as rows of {RUNS!r} are kept"
             )
-            hint = f"keep {RUNS!r} at least {'for ever' if ask == FOREVER else days(int(ask))}"
+            hint = f"keep {RUNS!r} at least {'for ever' if rule_days == FOREVER else days(int(rule_days))}"
             yield Finding("RP021", rule.at, message, hint)
 
 
 def _periods(rules: Sequence[Rule]) -> list[Rule]:
-    """Return rules that set a period, without those that only set bounds."""
+    """Return the rules that set a period and no bounds; all rules if there is none."""
     return [rule for rule in rules if rule.deletes and rule.minimum_days is None and rule.maximum_days is None] or [
         *rules
     ]
 
 
 def _overlap(rule: Rule, other: Rule, contracts: "Mapping[str, Contract]") -> bool:
-    """Return whether two rules can be about the same rows."""
+    """Return whether two rules can select the same rows."""
     if not any(rule.may_match(table) and other.may_match(table) for table in contracts.values()):
         return False
     return all(
@@ -141,12 +141,12 @@ _NOUNS: Final = {"class": "no contract uses the retention class", "table": "ther
 
 
 def demands(context: "LintContext") -> Iterator[Finding]:
-    """Yield unknown names, and demands without an owner, without a requirement, without a table, or written twice.
+    """Yield mistakes in demands: unknown names, no owner, no requirement, no table, a name used twice.
 
-    Also pairs of demands that no place can meet together.
+    Also yields pairs of demands that no bucket can meet together.
     """
     contracts = context.contracts.values()
-    known = {
+    known_names = {
         "class": {contract.retention for contract in contracts},
         "table": set(context.contracts),
         "kind": set(ALL_KINDS),
@@ -154,10 +154,10 @@ def demands(context: "LintContext") -> Iterator[Finding]:
     first: dict[str, Place] = {}
     for demand in context.sources.demands:
         unknown = [
-            Finding("RP005", demand.at, f"{_NOUNS[key]} {text!r}", did_you_mean(text, known[key]))
+            Finding("RP005", demand.at, f"{_NOUNS[key]} {text!r}", did_you_mean(text, known_names[key]))
             for key, texts in demand.where.items()
             for text in texts
-            if not any(fnmatchcase(name, text) for name in known[key])
+            if not any(fnmatchcase(name, text) for name in known_names[key])
         ]
         yield from unknown
         if not demand.owner:
@@ -181,18 +181,17 @@ def demands(context: "LintContext") -> Iterator[Finding]:
 def _contradictions(context: "LintContext") -> Iterator[Finding]:
     """Yield pairs of demands on the same table that have no region, or no key, in common."""
     for first, other in combinations(context.sources.demands, 2):
-        both = [
+        shared_tables = [
             table
             for table, contract in context.contracts.items()
             if first.is_about(contract) and other.is_about(contract)
         ]
-        apart = []
+        conflicting = []
         if first.regions and other.regions and not set(first.regions) & set(other.regions):
-            apart.append("regions")
-        if first.keys and other.keys and all(is_one_of(key, other.keys) is False for key in first.keys):
-            apart.append("keys")
-        if both and apart:
-            message = (
-                f"{other.name!r} wants other {' and '.join(apart)} for {both[0]} than {first.name!r} in {first.at}"
-            )
+            conflicting.append("regions")
+        if first.keys and other.keys and all(matches_key(key, other.keys) is False for key in first.keys):
+            conflicting.append("keys")
+        if shared_tables and conflicting:
+            nouns = " and ".join(conflicting)
+            message = f"{other.name!r} wants other {nouns} for {shared_tables[0]} than {first.name!r} in {first.at}"
             yield Finding("RP029", other.at, message, "agree on one, or take the table out of one of them")

@@ -1,4 +1,4 @@
-"""What files of policies and of policy tests may hold; `ranklake retain new` writes it as JSON Schema, for editors."""
+"""Schema of policy files and policy tests. `ranklake retain new` writes it as JSON Schema for editors."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter
 Text = Annotated[str, Field(min_length=1)]
 Texts = Annotated[tuple[Text, ...], Field(min_length=1)]
 Patterns = Text | Texts
-"""Texts that may hold ``*`` and ``?``, one of which must match."""
+"""One text or several, with wildcards ``*`` and ``?``. At least one must match."""
 Positive = Annotated[int, Field(ge=1)]
 Region = Annotated[str, StringConstraints(pattern="^[a-z0-9][a-z0-9-]{0,62}$")]
 Interval = Annotated[str, StringConstraints(pattern="^[1-9][0-9]*(s|m|h|d)$")]
@@ -21,7 +21,7 @@ Tag = Annotated[str, StringConstraints(pattern="^[A-Za-z0-9 _.:/+@-]+=[A-Za-z0-9
 
 @dataclass(frozen=True, kw_only=True)
 class TablesSelection:
-    """Which tables; {} for all. Every key must match; of a list one text must. Texts may hold * and ?."""
+    """Selects tables; {} selects all. Every key must match, and one text of a list is enough. * and ? are wildcards."""
 
     table: Patterns = ()
     kind: Annotated[
@@ -31,7 +31,7 @@ class TablesSelection:
     class_: Annotated[Patterns, Field(alias="class", description="Retention class of the table's contract.")] = ()
 
     def patterns(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield each key that is given, with its texts."""
+        """Yield each key that has texts, with these texts."""
         for key, texts in vars(self).items():
             if texts:
                 yield key.rstrip("_"), (texts,) if isinstance(texts, str) else texts
@@ -39,7 +39,7 @@ class TablesSelection:
 
 @dataclass(frozen=True, kw_only=True)
 class RowsSelection(TablesSelection):
-    """What the rule is about. Every key must match; of a list one text must. Texts may hold * and ?."""
+    """Selects rows. Every key must match, and one text of a list is enough. * and ? are wildcards."""
 
     run: Patterns = ()
     tag: Annotated[Patterns, Field(description="Label of the run: name=value, a name, or a value.")] = ()
@@ -50,12 +50,12 @@ class RowsSelection(TablesSelection):
         Patterns,
         Field(description="Severity of logs and events: trace, debug, info, warning, error, fatal."),
     ] = ()
-    column: Annotated[Patterns, Field(description="Columns, of a rule that masks.")] = ()
+    column: Annotated[Patterns, Field(description="Columns to mask, in a rule with mask_after_days.")] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Downsampling:
-    """Rows of whole tables become aggregates and histograms of intervals, which divide a day, from that age on."""
+    """Replaces rows of that age by aggregates and histograms of intervals. A day must be a multiple of the interval."""
 
     after_days: Positive
     interval: Interval
@@ -63,86 +63,92 @@ class Downsampling:
 
 @dataclass(frozen=True, kw_only=True)
 class Archiving:
-    """Rows move to another place once they are that old, and can be brought back from there for some days."""
+    """Moves rows of that age to another place. They can be brought back from there for some days."""
 
     after_days: Positive
     to: Annotated[Text, Field(description="URI, or absolute path of a folder, for archives of this lake alone.")]
     storage_class: Annotated[
-        StorageClass | None, Field(description="S3's class of verified copies, such as GLACIER; default: the bucket's.")
+        StorageClass | None,
+        Field(description="S3 storage class of verified copies, such as GLACIER; default: the bucket's."),
     ] = None
     tag: Annotated[
-        Tag | None, Field(description="name=value that objects on S3 get, for a rule of the bucket's life cycle.")
+        Tag | None, Field(description="Tag name=value of the objects on S3, for a lifecycle rule of the bucket.")
     ] = None
     rehydrate: Annotated[
-        Literal["approved", "free"], Field(description="Whether rows come back by an approved proposal alone.")
+        Literal["approved", "free"], Field(description="Whether bringing rows back needs an approved proposal.")
     ] = "approved"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answerable:
-    """Who answers for a rule; what a file says at its top holds for all of its rules that do not say it."""
+    """Owner, legal basis, review date and region of a rule. Values at the top of a file are defaults for its rules."""
 
-    owner: Annotated[Text | None, Field(description="Who answers for it.")] = None
-    basis: Annotated[Text | None, Field(description="Legal grounds.")] = None
-    review: Annotated[date | None, Field(description="Until when somebody must have looked at it again.")] = None
+    owner: Annotated[Text | None, Field(description="Who owns the rule.")] = None
+    basis: Annotated[Text | None, Field(description="Legal basis.")] = None
+    review: Annotated[date | None, Field(description="Date until which it has to be reviewed.")] = None
     region: Annotated[
-        Region | None, Field(description="Where it applies; without it everywhere. As [retention] region.")
+        Region | None, Field(description="Region in which it applies, as in [retention] region; default: everywhere.")
     ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuleItem(Answerable):
-    """One rule."""
+    """A rule."""
 
     where: RowsSelection
-    reason: Annotated[Text, Field(description="Why not longer, or shorter; shown with everything that would go.")]
+    reason: Annotated[Text, Field(description="Why rows are kept that long; shown in plans.")]
     delete_after_days: Annotated[
-        Positive | None, Field(description="Rows go once they are that old; null: never by time.")
+        Positive | None, Field(description="Rows of that age are deleted; null: never by age.")
     ] = None
     minimum_days: Annotated[
-        Positive | None, Field(description="Rows are kept at least that long, whatever other rules say.")
+        Positive | None, Field(description="Rows are kept at least that long, before any other rule.")
     ] = None
     maximum_days: Annotated[
-        Positive | None, Field(description="Rows are kept at most that long; a minimum goes before it.")
+        Positive | None, Field(description="Rows are kept at most that long, unless a minimum is longer.")
     ] = None
     mask_after_days: Annotated[
-        Positive | None, Field(description="Columns of where.column are masked once rows are that old.")
+        Positive | None, Field(description="Columns of where.column are masked in rows of that age.")
     ] = None
     downsample: Downsampling | None = None
     archive: Archiving | None = None
     budget_bytes: Annotated[
-        Positive | None, Field(description="Most bytes that its tables should take. It deletes nothing.")
+        Positive | None, Field(description="Intended size limit of its tables. Nothing is deleted for it.")
     ] = None
     growth_bytes_per_day: Annotated[
-        Positive | None, Field(description="Most bytes a day by which its tables should grow. It deletes nothing.")
+        Positive | None,
+        Field(description="Intended limit of the daily growth of its tables. Nothing is deleted for it."),
     ] = None
-    everything: Annotated[bool, Field(description="Allows a rule that takes everything; it needs a tier of 2.")] = False
-    tier: Annotated[Positive, Field(description="How many must approve a plan that the rule decides.")] = 1
+    everything: Annotated[bool, Field(description="Allows a rule that deletes everything; it needs tier: 2.")] = False
+    tier: Annotated[Positive, Field(description="How many people must approve a plan of this rule.")] = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemandItem:
-    """What the places of some tables must be."""
+    """Requirements for the buckets of some tables."""
 
     where: TablesSelection
     reason: Text
     owner: Text | None = None
-    encrypted: Annotated[Literal[True] | None, Field(description="By whichever key.")] = None
-    keys: Annotated[Texts | None, Field(description="By one of these keys, as the store names them.")] = None
-    regions: Annotated[tuple[Region, ...] | None, Field(min_length=1, description="As the store names them.")] = None
+    encrypted: Annotated[Literal[True] | None, Field(description="Encrypted with any key.")] = None
+    keys: Annotated[Texts | None, Field(description="Encrypted with one of these keys, as the store names them.")] = (
+        None
+    )
+    regions: Annotated[
+        tuple[Region, ...] | None, Field(min_length=1, description="In one of these regions, as the store names them.")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyFile(Answerable):
-    """A file of rules and demands, by names that stand once in all files."""
+    """A file of rules and demands. A name may be used only once in all files."""
 
     version: Literal[1]
     rules: dict[str, RuleItem]
-    places: Annotated[dict[str, DemandItem], Field(description="What the places of tables must be.")] = field(
+    places: Annotated[dict[str, DemandItem], Field(description="Requirements for the buckets of tables.")] = field(
         default_factory=dict
     )
     grace_days: Annotated[
-        int, Field(ge=0, le=365, description="How long 'ranklake retain cancel' brings back what plans took.")
+        int, Field(ge=0, le=365, description="For how many days 'ranklake retain cancel' can undo an applied plan.")
     ] = 0
 
 
@@ -152,7 +158,7 @@ class GivenRows:
 
     table: Text
     age_days: Annotated[int, Field(ge=0)]
-    column: Annotated[Text | None, Field(description="What becomes of its values.")] = None
+    column: Annotated[Text | None, Field(description="Column whose values are tested.")] = None
     run: Text | None = None
     tags: Mapping[str, Any] = field(default_factory=dict)
     team: Text | None = None
@@ -180,11 +186,11 @@ class CasesFile:
 
 
 def json_schema() -> dict[str, Any]:
-    """Return a JSON Schema that files of either form keep to."""
+    """Return a JSON Schema of policy files and policy tests."""
     adapter: TypeAdapter[Any] = TypeAdapter(PolicyFile | CasesFile, config=ConfigDict(extra="forbid", strict=True))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **adapter.json_schema()}
 
 
 def json_schema_text() -> str:
-    """Return that schema as the text of a file."""
+    """Return the JSON Schema as the text of a file."""
     return json.dumps(json_schema(), indent=2) + "\n"

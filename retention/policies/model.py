@@ -1,4 +1,4 @@
-"""A rule: what it is about, what is to happen to that and when, and who answers for it."""
+"""A rule of a policy: which rows it selects, what happens to them and when, and who owns the rule."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 ROW_KEYS: Final = ("run", "tag", "team", "environment", "metric", "severity")
-"""What rows of one partition differ in."""
+"""Selectors by which rows of one partition can differ."""
 TABLE_KEYS: Final = ("table", "kind", "class")
 KEYS: Final = (*ROW_KEYS, *TABLE_KEYS)
-"""What a rule selects by, the most specific first: `ranklake.retention.policies.order` goes by it."""
+"""All selectors, the most specific first. `ranklake.retention.policies.order` uses this order."""
 RUN_KEYS: Final = frozenset({"run", "tag", "team", "environment"})
 SEVERITIES: Final = ("trace", "debug", "info", "warning", "error", "fatal")
 
@@ -31,17 +31,17 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "samples": ("gpu_samples", "host_samples"),
     "traces": ("steps", "spans", "inferences"),
 }
-"""Kinds of data, and the tables that hold them; further: ``rollups``, ``books`` and ``other``, see `kind_of`."""
+"""Kinds of data and their tables. All other tables are ``rollups``, ``books`` or ``other``, see `kind_of`."""
 ALL_KINDS: Final = (*KINDS, "rollups", "books", "other")
 
 KEPT: Final[Mapping[str, str]] = {
     "system": "the books of what was ingested would no longer balance",
     "audit": "its chain of hashes would break",
 }
-"""Classes that cannot have a period, and why."""
+"""Retention classes that cannot have a period, with the reason."""
 
 Facts = Mapping[str, frozenset[str]]
-"""What is known of some rows, by key; what is unknown, or does not apply, is absent and matches nothing."""
+"""Values of rows by selector. An absent selector is unknown or does not apply, and matches no pattern."""
 
 _S3: Final = ("s3://", "s3a://")
 _GLOB: Final = re.compile(r"[*?\[]")
@@ -49,7 +49,7 @@ _GLOB: Final = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something stands: a file and a line, from 1; line 0 for what stands in no file, and can be looked up so."""
+    """A file and a line, counted from 1. With line 0, `file` is a command that shows the source instead."""
 
     file: Path
     line: int
@@ -59,22 +59,22 @@ class Place:
 
     @property
     def short(self) -> str:
-        """The same, of a file without its folder."""
+        """The place without the file's folder."""
         return f"{self.file.name}:{self.line}" if self.line else str(self.file)
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a rule has rows archived.
+    """The place where a rule archives rows, and how.
 
     Attributes
     ----------
     to
         URI, or absolute path of a folder.
     storage_class, tag
-        S3's class, and a tag ``name=value``, of the copies; None for the bucket's own.
+        S3 storage class of the copies and their tag ``name=value``; None for the bucket's defaults.
     free
-        Whether rows are brought back without a proposal.
+        Whether archived rows can be brought back without a proposal.
     """
 
     to: str
@@ -84,51 +84,51 @@ class Destination:
 
 
 def place_fault(uri: str) -> str:
-    """Return why a place cannot be one of archives, by its name; empty if it can."""
+    """Return why a URI or path cannot be a place for archives; empty if it can."""
     if has_credential(uri):
         return "a credential stands in it"
-    is_whole = "://" in uri or uri.startswith(("/", "file:"))
-    return uri_fault(uri)[0] if is_whole else "it is neither a URI nor an absolute path"
+    is_absolute = "://" in uri or uri.startswith(("/", "file:"))
+    return uri_fault(uri)[0] if is_absolute else "it is neither a URI nor an absolute path"
 
 
 def has_classes(uri: str) -> bool:
-    """Return whether objects of a place can lie in storage classes."""
+    """Return whether objects of a place can have a storage class."""
     return uri.startswith(_S3)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule.
+    """A rule of a policy file.
 
     Attributes
     ----------
     where
-        What it is about: for each key of `KEYS` texts or globs, one of which must match; all keys must. Beside them
-        ``column``, the columns that a mask is for.
+        Selectors: texts or globs by key of `KEYS`. A row is selected if each key has a text that matches. The key
+        ``column`` selects the columns to mask.
     owner, reason, basis
-        Who answers for it; why not longer (or shorter); on what legal grounds.
+        Who owns the rule; why rows are kept that long; the legal basis.
     at
-        Where it stands.
+        File and line of the rule.
     deletes, delete_after_days
-        Whether it says when rows go; and so many days after their date, None for never by time.
+        Whether the rule sets a period, and how many days after their date rows are deleted; None for never.
     minimum_days, maximum_days
-        Rows are kept at least that long, and at most.
+        Bounds of the time for which rows are kept.
     budget_bytes
-        Most bytes that what it is about should take. It deletes nothing; simulation and plans tell where it is passed.
+        Intended size limit of the selected tables. Simulations and plans report an excess; nothing is deleted for it.
     growth_bytes_per_day
-        Most bytes a day by which that should grow; likewise told by ``ranklake retain cost``.
+        Intended limit of the daily growth of the selected tables. ``ranklake retain cost`` reports an excess.
     destination
-        Where rows are archived that it has archived.
-    waiting
-        What else it asks for, by action (``mask``, ``downsample``, ``archive``), and from which age in days on.
+        Where the rule archives rows; None if it does not.
+    action_days
+        Age in days from which rows are masked, downsampled or archived, by ``mask``, ``downsample`` and ``archive``.
     interval_s
         Length of the intervals of ``downsample``.
     review
-        Until when somebody must have looked at it again; None if it does not say.
+        Date until which the rule has to be reviewed; None if it has none.
     region
-        Where it applies; empty: everywhere.
+        Region in which the rule applies; empty for all regions.
     everything, tier
-        Whether it may take everything, and how many must approve that.
+        Whether the rule may delete all rows of all tables, and how many approvers a plan of it needs.
     """
 
     name: str
@@ -144,7 +144,7 @@ class Rule:
     budget_bytes: int | None = None
     growth_bytes_per_day: int | None = None
     destination: Destination | None = None
-    waiting: Mapping[str, int] = field(default_factory=dict)
+    action_days: Mapping[str, int] = field(default_factory=dict)
     interval_s: int | None = None
     review: date | None = None
     region: str = ""
@@ -152,7 +152,7 @@ class Rule:
     tier: int = 1
 
     def matches(self, facts: Facts) -> bool:
-        """Return whether it is about rows with these facts."""
+        """Return whether the rule selects rows with these facts."""
         return all(
             any(fnmatchcase(text, pattern) for text in facts.get(key, ()) for pattern in patterns)
             for key, patterns in self.where.items()
@@ -161,11 +161,11 @@ class Rule:
 
     @property
     def row_keys(self) -> tuple[str, ...]:
-        """The keys by which it tells rows of a partition apart."""
+        """The rule's selectors by which rows of one partition can differ."""
         return tuple(key for key in ROW_KEYS if key in self.where)
 
     def may_match(self, contract: "Contract") -> bool:
-        """Return whether it can be about rows of a table."""
+        """Return whether the rule can select rows of a table."""
         facts = table_facts(contract)
         keys = row_keys_of(contract)
         tables = {key: patterns for key, patterns in self.where.items() if key in TABLE_KEYS}
@@ -176,23 +176,23 @@ class Rule:
 
 
 def is_glob(text: str) -> bool:
-    """Return whether a text stands for several."""
+    """Return whether a text has wildcards."""
     return _GLOB.search(text) is not None
 
 
 def literal_beginning(text: str) -> str:
-    """Return what all texts begin with that a glob stands for: `train/` for `train/*`."""
+    """Return the text before the first wildcard: `train/` for `train/*`."""
     return _GLOB.split(text, maxsplit=1)[0]
 
 
 def kind_of(contract: "Contract") -> str:
-    """Return the kind of data that a table holds."""
+    """Return the kind of data in a table: one of `ALL_KINDS`."""
     named = next((kind for kind, tables in KINDS.items() if contract.table in tables), None)
     return named or {"derived": "rollups", "system": "books"}.get(contract.kind, "other")
 
 
 def table_facts(contract: "Contract") -> dict[str, frozenset[str]]:
-    """Return what is known of all rows of a table."""
+    """Return the facts that are the same for all rows of a table."""
     return {
         "table": frozenset({contract.table}),
         "kind": frozenset({kind_of(contract)}),
@@ -201,9 +201,10 @@ def table_facts(contract: "Contract") -> dict[str, frozenset[str]]:
 
 
 def row_keys_of(contract: "Contract") -> frozenset[str]:
-    """Return the keys by which rows of a table can be distinguished.
+    """Return the selectors by which rows of a table can differ.
 
-    Only rows that ranks recorded: a rollup's rows come again when it is computed again.
+    Empty for tables that ranks do not record. Single rows of a rollup cannot be removed for good, since computing the
+    rollup again restores them.
     """
     if contract.kind != "fact" or not contract.envelope:
         return frozenset()
@@ -211,15 +212,16 @@ def row_keys_of(contract: "Contract") -> frozenset[str]:
     return RUN_KEYS | severity | ({"metric"} & set(contract.names))
 
 
-Shown = Mapping[str, Mask]
-"""The masks of columns, by name."""
+ColumnMasks = Mapping[str, Mask]
+"""Masks by column name."""
 
 
-def maskable(contract: "Contract") -> Shown:
-    """Return the columns of a table that may be masked where they are stored, with their masks.
+def maskable(contract: "Contract") -> ColumnMasks:
+    """Return the columns of a table whose stored values can be masked, with their masks.
 
-    Classified columns of what ranks recorded: a derived table is computed again, and statistics in the log hold values
-    of operational columns. What tells rows apart or sorts them stays.
+    These are the classified columns of recorded tables that are no part of grain, sort order or partitioning. Derived
+    tables are excluded because they are computed again, and operational columns because the Delta log has their values
+    in its statistics.
     """
     if contract.kind != "fact" or not contract.envelope:
         return {}
@@ -237,20 +239,20 @@ SECTION: Final = "places"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What places of tables must be.
+    """Requirements for the buckets that store some tables.
 
     Attributes
     ----------
     where
-        Which tables: by ``table``, ``kind`` and ``class`` texts or globs, one of which must match; all keys must.
+        Selectors of tables: texts or globs by ``table``, ``kind`` and ``class``. Each key must have one that matches.
     encrypted
-        Whether their places must be encrypted.
+        Whether objects must be encrypted.
     keys, regions
-        By one of these keys, in one of these regions, as the store names them; none: by any, anywhere.
+        Accepted encryption keys and regions, as the store names them; empty for any.
     owner, reason
-        Who answers for it; why.
+        Who owns the demand, and why it exists.
     at
-        Where it stands.
+        File and line of the demand.
     """
 
     name: str
@@ -271,10 +273,13 @@ class Demand:
         )
 
 
-def is_one_of(key: str, wanted: Sequence[str]) -> bool | None:
-    """Return whether a key is wanted, by its name or as the key id of an ARN; None where an alias stands."""
-    for pattern in wanted:
-        short, long = sorted((key, pattern), key=len)
-        if key == pattern or (":" not in short and "/" not in short and long.endswith(f":key/{short}")):
+def matches_key(key: str, accepted: Sequence[str]) -> bool | None:
+    """Return whether an encryption key is among the accepted ones; None if an alias makes that unknown.
+
+    A bare key id equals an ARN that ends in it.
+    """
+    for name in accepted:
+        short, long = sorted((key, name), key=len)
+        if key == name or (":" not in short and "/" not in short and long.endswith(f":key/{short}")):
             return True
-    return None if any("alias/" in one for one in (key, *wanted)) else False
+    return None if any("alias/" in name for name in (key, *accepted)) else False

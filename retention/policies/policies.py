@@ -1,4 +1,4 @@
-"""Policies: all rules and demands that apply to a lake, those of metrics past their sunset included."""
+"""Policies: all rules and demands that apply to a lake, including rules for metrics that are sunset."""
 
 import glob
 from collections.abc import Iterator
@@ -29,15 +29,15 @@ class Policies:
     Attributes
     ----------
     rules
-        In the order of their files.
+        The rules in the order of their files.
     sha256
-        Of the file's bytes; of a folder, of the names and bytes of its files.
+        Digest of the file's bytes; for a folder, of the names and bytes of its files.
     place
         The file or folder.
     grace_days
-        How many days what plans take is kept, so that they can be cancelled; 0 for none.
+        For how many days applied plans can be cancelled; 0 for none.
     demands
-        What the places of tables must be.
+        Requirements for the buckets of tables.
     """
 
     rules: tuple[Rule, ...]
@@ -56,24 +56,24 @@ class Policies:
 
 
 class PolicyError(RanklakeError):
-    """Policies that cannot be used: ``file:line: what; hint``."""
+    """A mistake that makes the policies unusable, as ``file:line: message; hint``."""
 
 
 def load_policies(contracts: "Mapping[str, Contract]", path: Path | None = None, region: str = "") -> Policies:
-    """Read policies: the packaged folder, unless a file or folder is given, which replaces it whole.
+    """Read policies from a file or folder, or the packaged ones if no path is given.
 
     Parameters
     ----------
     contracts
-        All tables: each must have a rule that says how long its rows are kept, and names that no table, class or column
-        has are errors, since a misspelt one would keep data that should go.
+        Contracts of all tables, by table. Each table must have a rule with a period. Unknown names of tables, classes
+        and columns are errors, since a misspelt name would keep data that should be deleted.
     region
-        Where the lake is: rules of other regions do not apply.
+        Region of the lake. Rules of other regions are left out.
 
     Raises
     ------
     PolicyError
-        The first error of `lint_policies`, with the rest as its `others`.
+        The first error of `lint_policies`; its attribute `others` has the rest.
     """
     place = path or PACKAGED
     sources = read_policies(place)
@@ -85,7 +85,7 @@ def load_policies(contracts: "Mapping[str, Contract]", path: Path | None = None,
 def lint_policies(
     contracts: "Mapping[str, Contract]", path: Path | None = None, region: str = "", today: date | None = None
 ) -> list[Finding]:
-    """Return all that is wrong with policies, by file and line; see `ranklake.retention.policies.lint`."""
+    """Return all mistakes in policies, by file and line; see `ranklake.retention.policies.lint`."""
     return lint(read_policies(path or PACKAGED), contracts, region, today or datetime.now(UTC).date())
 
 
@@ -93,7 +93,7 @@ ACTION: Final = "retention.review_overdue"
 
 
 def record_overdue(lake: "Lake", policies: "Policies", by: str) -> "tuple[Rule, ...]":
-    """Return the rules whose review date has passed; the trail gets a row for each, once for each date."""
+    """Return the rules whose review date has passed. Adds one row per rule and review date to the audit log."""
     overdue = policies.overdue_rules(datetime.now(UTC).date())
     if overdue:
         entries = [
@@ -105,31 +105,31 @@ def record_overdue(lake: "Lake", policies: "Policies", by: str) -> "tuple[Rule, 
 
 
 def overdue_line(rule: "Rule") -> str:
-    """Return what to tell of a rule, in one line."""
+    """Return a line that reports a rule's overdue review."""
     return f"{rule.at}: the review of rule {rule.name} was due on {rule.review} ({rule.owner})"
 
 
 def with_sunset(policies: Policies, lake: "Lake") -> Policies:
-    """Return policies with a rule for each metric that is sunset in a lake; the same ones where none is."""
+    """Return policies with an additional rule for each metric that is sunset in a lake."""
     rules = tuple(sunset_rules(lake))
     return replace(policies, rules=(*policies.rules, *rules)) if rules else policies
 
 
 def sunset_rules(lake: "Lake") -> Iterator[Rule]:
-    """Yield a rule for each metric that is sunset: about rows under its name, and under others that it has.
+    """Yield a rule for each sunset metric, which selects rows under the metric's name and its other names.
 
-    A column of a table is not such rows: it goes by a migration.
+    A metric that is a column of a table needs a migration instead.
     """
     registry = lake.catalog.metrics()
     for name, life in lives(lake).items():
         if life.status != "sunset":
             continue
-        known = registry.get(name)
+        metric = registry.get(name)
         since = "" if life.since is None else f" since {life.since:%Y-%m-%d}"
         yield Rule(
             name=f"sunset {name}",
-            where={"metric": tuple(map(glob.escape, (name, *(known.aka if known else ()))))},
-            owner=known.owner if known else "",
+            where={"metric": tuple(map(glob.escape, (name, *(metric.aka if metric else ()))))},
+            owner=metric.owner if metric else "",
             reason=f"The metric {name} is sunset{since}: nobody needs its rows.",
             basis="What nobody needs is not kept; 'ranklake metric sunset' is in the audit trail.",
             at=Place(Path(f"ranklake metric show {name}"), 0),

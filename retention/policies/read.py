@@ -1,4 +1,4 @@
-"""Reads policy files: each is checked whole, and every mistake is a finding with its line and a hint."""
+"""Reads policy files. Every mistake in a file becomes a finding with its line and a hint."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -20,41 +20,41 @@ if TYPE_CHECKING:
 ERRORS: Final[Mapping[str, str]] = {
     "RP001": "the file cannot be read",
     "RP002": "the file breaks its schema",
-    "RP003": "nobody answers for a rule, or on no grounds",
-    "RP005": "a name that nothing has",
-    "RP006": "a rule says nothing",
-    "RP007": "a period for the books",
-    "RP008": "data without a rule",
-    "RP009": "a rule takes everything",
+    "RP003": "a rule or demand has no owner or no legal basis",
+    "RP005": "an unknown name",
+    "RP006": "a rule has no effect",
+    "RP007": "a period for tables that are always kept",
+    "RP008": "a retention class without a rule",
+    "RP009": "a rule deletes everything",
     "RP010": "the bounds of a rule contradict each other",
     "RP011": "the bounds of two rules contradict each other",
-    "RP012": "two rules have one name",
-    "RP013": "columns where there is no mask, or a mask without columns",
-    "RP014": "an action comes after the rows are gone",
-    "RP016": "a rule is about nothing",
-    "RP022": "a rule of a region where none is configured",
-    "RP024": "a budget of some rows of a table",
-    "RP025": "what cannot be downsampled",
-    "RP026": "an archive that cannot be",
-    "RP028": "a demand on places that asks nothing, or is about nothing",
+    "RP012": "two rules or demands have the same name",
+    "RP013": "columns without a mask, a mask without columns, or columns that cannot be masked",
+    "RP014": "an action comes after the rows are deleted",
+    "RP016": "a rule selects no table",
+    "RP022": "a rule for a region, and no region is configured",
+    "RP024": "a budget for part of a table",
+    "RP025": "rows that cannot be downsampled",
+    "RP026": "an archive that is not possible",
+    "RP028": "a demand without a requirement or without a table",
 }
-"""Policies with one of these are not used."""
+"""Codes of mistakes that make the policies unusable."""
 WARNINGS: Final[Mapping[str, str]] = {
     "RP015": "two rules select the same",
     "RP017": "a rule never decides",
     "RP018": "a review is overdue",
     "RP019": "a rule has no review date",
-    "RP021": "a rule keeps longer than what it goes by is known",
+    "RP021": "a rule keeps rows longer than the runs that it selects by",
     "RP023": "a period of more than a hundred years",
     "RP027": "values are masked after they were archived",
     "RP029": "no place can meet two demands at once",
 }
-"""Policies with these are used; somebody should look."""
+"""Codes of mistakes with which the policies are still used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong: of `ERRORS` or `WARNINGS`, where, what exactly, and the remedy."""
+    """A mistake in policies: its code in `ERRORS` or `WARNINGS`, its place, a message, and how to fix it."""
 
     code: str
     at: Place
@@ -63,7 +63,7 @@ class Finding:
 
     @property
     def error(self) -> bool:
-        """Whether the policies cannot be used so."""
+        """Whether the mistake makes the policies unusable."""
         return self.code in ERRORS
 
     def __str__(self) -> str:
@@ -89,22 +89,22 @@ _HINT: Final = "docs/governance.md says what may stand there; so does schema.jso
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a file or a folder of policies says.
+    """The content of a policy file, or of all files in a folder.
 
     Attributes
     ----------
     rules
-        All that can be understood.
+        All rules of the valid files.
     findings
-        What cannot.
+        Mistakes found while reading.
     documents
-        The files that are YAML.
+        The files that are valid YAML, by path.
     sha256
-        Of the bytes of the file; of a folder, of the names and bytes of its files.
+        Digest of the file's bytes; for a folder, of the names and bytes of its files.
     grace_days
-        The longest grace that a file asks for; 0 where none does.
+        The highest number of days of grace in a file; 0 if no file sets it.
     demands
-        What the places of tables must be.
+        Requirements for the buckets of tables.
     """
 
     rules: tuple[Rule, ...]
@@ -117,20 +117,20 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class LintContext:
-    """What lint goes by.
+    """Input of the lint checks.
 
     Attributes
     ----------
     sources
-        The files.
+        The content of the policy files.
     rules
-        Those that apply in the region.
+        The rules that apply in the region.
     contracts
-        All tables.
+        Contracts of all tables, by table.
     region
-        As configured; empty if it is not.
+        The configured region; empty if none is.
     today
-        The day that review dates are held against.
+        The date to compare review dates with.
     """
 
     sources: "Sources"
@@ -141,8 +141,8 @@ class LintContext:
 
 
 def read_policies(place: Path) -> Sources:
-    """Read a policy file, or all files of a folder. Raises nothing: what cannot be read is a finding."""
-    # Most commands import this module and read no policies; pydantic takes longer to import than all the rest of it.
+    """Read a policy file, or all policy files in a folder. Raises nothing: an unreadable file becomes a finding."""
+    # Imported here because pydantic is slow to import, and most commands import this module without reading policies.
     from ranklake.retention.policies.file import PolicyFile
 
     paths = sorted([*place.glob("*.yaml"), *place.glob("*.yml")]) if place.is_dir() else [place]
@@ -200,7 +200,7 @@ def _digest(place: Path, paths: list[Path]) -> str:
 
 def _rule(name: str, item: "RuleItem", shared: "Answerable", file: OperatorFile) -> Rule:
     where = dict(item.where.patterns())
-    waiting = {
+    action_days = {
         "mask": item.mask_after_days,
         "downsample": None if item.downsample is None else item.downsample.after_days,
         "archive": None if item.archive is None else item.archive.after_days,
@@ -219,7 +219,7 @@ def _rule(name: str, item: "RuleItem", shared: "Answerable", file: OperatorFile)
         budget_bytes=item.budget_bytes,
         growth_bytes_per_day=item.growth_bytes_per_day,
         destination=_destination(item.archive),
-        waiting={action: days for action, days in waiting.items() if days is not None},
+        action_days={action: days for action, days in action_days.items() if days is not None},
         interval_s=None if item.downsample is None else _seconds(item.downsample.interval),
         review=item.review or shared.review,
         region=item.region or shared.region or "",

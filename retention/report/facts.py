@@ -262,7 +262,7 @@ def _rules(policies: "Policies", today: date) -> Iterator[Row]:
             *(["keep"] if rule.deletes and rule.delete_after_days is None else []),
             *([f"at least {rule.minimum_days:,} days"] if rule.minimum_days is not None else []),
             *([f"at most {rule.maximum_days:,} days"] if rule.maximum_days is not None else []),
-            *(f"{action} after {days:,} days" for action, days in rule.waiting.items()),
+            *(f"{action} after {days:,} days" for action, days in rule.action_days.items()),
         ]
         yield {
             "rule": rule.name,

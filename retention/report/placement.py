@@ -16,7 +16,7 @@ from ranklake.lake.store.keys import first_uses, key_ids, key_references
 from ranklake.lake.store.posture import EMPTY, NONE, Posture, posture
 from ranklake.redaction.redact import redact_uri
 from ranklake.retention.archive.register import archive_places, archives
-from ranklake.retention.policies.model import is_one_of
+from ranklake.retention.policies.model import matches_key
 from ranklake.retention.shares.place import open_place
 from ranklake.retention.shares.register import shares, tables_known
 
@@ -218,7 +218,7 @@ def _key(demand: "Demand", place: Posture) -> dict[str, str]:
         elif key is None:
             reason = f"none ({how}) for {owner}" if how == NONE else f"the store's own ({how}) for {owner}"
             return facts | {"found": reason, "state": DIFFERS, "hint": hint}
-        elif (same := is_one_of(key, demand.keys)) is False:
+        elif (same := matches_key(key, demand.keys)) is False:
             return facts | {"found": f"{key} for {owner}", "state": DIFFERS, "hint": hint}
         elif same is None:
             doubts.append(f"{key} may stand for it, and an alias cannot be told from here")

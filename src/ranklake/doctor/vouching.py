@@ -42,7 +42,7 @@ def protection(patient: Patient) -> Iterator[Finding]:
         return
     place = "folder" if lake.store.is_local else "bucket"
     masked, classified = _masked(context, lake), _classified(lake)
-    at_rest = sum("mask" in rule.waiting for rule in context.policies(lake).rules)
+    at_rest = sum("mask" in rule.action_days for rule in context.policies(lake).rules)
     if masked or at_rest:
         at_capture = f"{masked:,} of {counted(classified, 'column')} with data of persons masked at capture"
         rules = f", {counted(at_rest, 'rule')} of retention masks more later" if at_rest else ""
