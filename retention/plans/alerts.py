@@ -1,8 +1,8 @@
-"""Alerts: budgets that are passed or will be, growth above what a rule allows, and the change that would fix it.
+"""Alerts about budgets that are or will be exceeded and about fast growth, with a change of policy that would fix it.
 
-The change is the longest period, for the rule's rows, that keeps the budget (for growth: that holds as many bytes as
-the allowed growth would). Its savings are simulated, so legal minimums and stronger rules count; a change that they
-make useless is not reported.
+The change is the longest period of the rule's rows that meets the budget. For growth, it is the longest period whose
+size equals that of the allowed growth. Savings are simulated, so that legal minimums and stronger rules count. A change
+that they make useless is not reported.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from ranklake.lake.store.lake import Lake
     from ranklake.retention.plans.forecast import StoredBytes
 
-_LONGEST: Final = 3650
+_MOST_DAYS: Final = 3650
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyChange:
-    """A change of the policies.
+    """A proposed change of the policies.
 
     Attributes
     ----------
     text
         What to write, and where.
     saves_bytes, saves_per_month
-        At the end of the months looked ahead; money is None without a price.
+        Saved bytes at the end of the simulated months, and saved cost per month; None without a price.
     """
 
     text: str
@@ -53,13 +53,13 @@ class Alert:
     kind
         ``budget``, ``budget_forecast``, ``growth``.
     rule
-        Which.
+        The rule with the limit.
     message
         The alert in words.
     day
-        First day on which the limit will be exceeded; None where it is already.
+        First day on which the limit will be exceeded; None if it is exceeded now.
     hint, why_not
-        The change that would fix it, or why none is proposed.
+        The change that would fix it, or the reason why none is proposed.
     """
 
     kind: str
@@ -85,7 +85,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What alerts are reckoned from: the lake, its policies, and how far to look ahead at which price."""
+    """Input of alerts: the lake, its policies, the months to simulate, and the price of 10^9 bytes for a month."""
 
     lake: "Lake"
     contracts: "Mapping[str, Contract]"
@@ -96,97 +96,103 @@ class Outlook:
 
 
 def alerts(outlook: Outlook, tables: Sequence["StoredBytes"], forecasts: Sequence[Forecast]) -> Iterator[Alert]:
-    """Yield what is passed, or will be in the months looked ahead.
+    """Yield the alerts for limits that are exceeded now or in the simulated months.
 
     Parameters
     ----------
     tables, forecasts
-        Of the same lake, as `ranklake.retention.plans.forecast` makes them.
+        Results of `ranklake.retention.plans.forecast` for the same lake.
     """
     for rule in outlook.policies.rules:
-        mine = {name for name, one in outlook.contracts.items() if rule.may_match(one)}
-        own = [forecast for forecast in forecasts if forecast.table in mine]
-        if not own:
+        names = {name for name, contract in outlook.contracts.items() if rule.may_match(contract)}
+        rule_forecasts = [forecast for forecast in forecasts if forecast.table in names]
+        if not rule_forecasts:
             continue
         if rule.budget_bytes is not None:
-            yield from _budget(outlook, rule, own)
+            yield from _budget_alerts(outlook, rule, rule_forecasts)
         if rule.growth_bytes_per_day is not None:
-            yield from _growth(outlook, rule, [table for table in tables if table.name in mine], own)
+            rule_tables = [table for table in tables if table.name in names]
+            yield from _growth_alerts(outlook, rule, rule_tables, rule_forecasts)
 
 
-def _budget(outlook: Outlook, rule: Rule, own: Sequence[Forecast]) -> Iterator[Alert]:
+def _budget_alerts(outlook: Outlook, rule: Rule, own: Sequence[Forecast]) -> Iterator[Alert]:
     budget = rule.budget_bytes
     assert budget is not None
-    held = sum(one.bytes for one in own)
-    if held > budget:
-        message, kind, day = f"{held:,} bytes are held, and {budget:,} are allowed", "budget", None
+    size = sum(forecast.bytes for forecast in own)
+    if size > budget:
+        message, kind, day = f"{size:,} bytes are held, and {budget:,} are allowed", "budget", None
     else:
         ends = [
             (months[0].day, sum(month.bytes for month in months))
-            for months in zip(*(f.months for f in own), strict=True)
+            for months in zip(*(forecast.months for forecast in own), strict=True)
         ]
-        passed = next(((day, size) for day, size in ends if size > budget), None)
-        if passed is None:
+        excess = next(((day, size) for day, size in ends if size > budget), None)
+        if excess is None:
             return
-        day, kind = passed[0], "budget_forecast"
-        message = f"about {passed[1]:,} bytes will be held on {day}, and {budget:,} are allowed"
-    hint = _longest(outlook, rule, own, budget)
+        day, kind = excess[0], "budget_forecast"
+        message = f"about {excess[1]:,} bytes will be held on {day}, and {budget:,} are allowed"
+    hint = _longest_period(outlook, rule, own, budget)
     yield Alert(
         kind, rule, message, day, hint, "" if hint else "no period alone keeps the budget: legal minimums, or growth"
     )
 
 
-def _growth(outlook: Outlook, rule: Rule, held: Sequence["StoredBytes"], own: Sequence[Forecast]) -> Iterator[Alert]:
+def _growth_alerts(
+    outlook: Outlook, rule: Rule, tables: Sequence["StoredBytes"], own: Sequence[Forecast]
+) -> Iterator[Alert]:
     allowed = rule.growth_bytes_per_day
     assert allowed is not None
-    grows = sum(one.bytes_per_day(outlook.today) or 0 for one in held)
-    if grows <= allowed:
+    growth = sum(table.bytes_per_day(outlook.today) or 0 for table in tables)
+    if growth <= allowed:
         return
-    target = int(_last_month_bytes(own) * allowed / grows)
-    hint = _longest(outlook, rule, own, target)
-    message = f"{grows:,.0f} bytes come a day, and {allowed:,} are allowed"
+    target = int(_last_month_bytes(own) * allowed / growth)
+    hint = _longest_period(outlook, rule, own, target)
+    message = f"{growth:,.0f} bytes come a day, and {allowed:,} are allowed"
     yield Alert("growth", rule, message, None, hint, "" if hint else "no period alone makes up for it")
 
 
-def _longest(outlook: Outlook, rule: Rule, own: Sequence[Forecast], most: int) -> PolicyChange | None:
-    """Return the change to the longest period under which no more is held in the end; None where there is none."""
+def _longest_period(outlook: Outlook, rule: Rule, own: Sequence[Forecast], most_bytes: int) -> PolicyChange | None:
+    """Return the change to the longest period under which the last month has at most `most_bytes`; None without one."""
     before = _last_month_bytes(own)
-    low, high = 0, _LONGEST
-    held = {0: before}
+    low, high = 0, _MOST_DAYS
+    sizes = {0: before}
     while high - low > 1:
         middle = (low + high) // 2
-        held[middle] = _with_period(outlook, rule, own, middle)
-        low, high = (middle, high) if held[middle] <= most else (low, middle)
-    if low == 0 or held[low] >= before:
+        sizes[middle] = _bytes_with_period(outlook, rule, own, middle)
+        low, high = (middle, high) if sizes[middle] <= most_bytes else (low, middle)
+    if low == 0 or sizes[low] >= before:
         return None
-    saves = before - held[low]
+    saves = before - sizes[low]
     money = None if outlook.price is None else saves / GB * outlook.price
     return PolicyChange(_text(outlook.policies, rule, low), saves, money)
 
 
-def _with_period(outlook: Outlook, rule: Rule, own: Sequence[Forecast], period: int) -> int:
-    names = {one.table for one in own}
-    mine = {name: one for name, one in outlook.contracts.items() if name in names}
-    changed = replace(outlook.policies, rules=_policy_changes(outlook.policies, rule, period))
-    return _last_month_bytes(simulate(outlook.lake, mine, changed, outlook.today, outlook.months))
+def _bytes_with_period(outlook: Outlook, rule: Rule, own: Sequence[Forecast], period: int) -> int:
+    names = {forecast.table for forecast in own}
+    contracts = {name: contract for name, contract in outlook.contracts.items() if name in names}
+    policies = replace(outlook.policies, rules=_rules_with(outlook.policies, rule, period))
+    return _last_month_bytes(simulate(outlook.lake, contracts, policies, outlook.today, outlook.months))
 
 
-def _policy_changes(policies: Policies, rule: Rule, period: int) -> tuple[Rule, ...]:
-    same = _rules_with_period(policies, rule)
+def _rules_with(policies: Policies, rule: Rule, period: int) -> tuple[Rule, ...]:
+    """Return the rules of the policies, with another period for the rows that a rule selects."""
+    same = _period_rules(policies, rule)
     if same:
-        return tuple(replace(one, delete_after_days=period) if one in same else one for one in policies.rules)
+        return tuple(replace(item, delete_after_days=period) if item in same else item for item in policies.rules)
     return (*policies.rules, replace(rule, name=f"{rule.name}-period", deletes=True, delete_after_days=period))
 
 
-def _rules_with_period(policies: Policies, rule: Rule) -> list[Rule]:
-    """Return the rules that give the same a period already: of equals the longest decides, so all change."""
-    return [one for one in policies.rules if one.where == rule.where and one.deletes]
+def _period_rules(policies: Policies, rule: Rule) -> list[Rule]:
+    """Return the rules with the same selectors that set a period. All must change, since the longest period decides."""
+    return [item for item in policies.rules if item.where == rule.where and item.deletes]
 
 
 def _text(policies: Policies, rule: Rule, period: int) -> str:
-    same = _rules_with_period(policies, rule)
+    same = _period_rules(policies, rule)
     if same:
-        return "; ".join(f"{one.at}: delete_after_days: {period} ({days(one.delete_after_days)} now)" for one in same)
+        return "; ".join(
+            f"{item.at}: delete_after_days: {period} ({days(item.delete_after_days)} now)" for item in same
+        )
     return f"{rule.at}: add delete_after_days: {period} to rule {rule.name}"
 
 

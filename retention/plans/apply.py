@@ -1,10 +1,9 @@
-"""Approves and applies retention plans: exactly what was planned goes, once, and the audit log says who and why.
+"""Applies retention plans: removes exactly the planned rows, once.
 
-What every proposal asks for, and what audit log and register get, is `ranklake.retention.proposals.lifecycle`. Here
-stands what is retention's: whether what was planned is still there and due, and the numbered plan that drops its files.
-Where rows or values of a date go, it puts files in their place that lack them. It deletes the bytes at once, or keeps
-them for the days of grace in which it can be cancelled (`ranklake.retention.plans.cancel`). Rows that are archived are
-copied before.
+`ranklake.retention.proposals.lifecycle` checks approvals and writes audit log and register, as for every proposal. This
+module checks that the planned rows still exist and are due, and writes the numbered plan that drops their files. If
+only some rows or values of a date are removed, rewritten files take the place of the old ones. The bytes are deleted
+immediately, or kept for the days of grace (`ranklake.retention.plans.cancel`). Archived rows are copied first.
 """
 
 from datetime import UTC, date, datetime, timedelta
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
 
 
 approve = lifecycle.approving(RETENTION_PLANS)
-"""Approves one; see `ranklake.retention.proposals.lifecycle.approve`."""
+"""Approves a retention plan; see `ranklake.retention.proposals.lifecycle.approve`."""
 
 
 def apply(
@@ -71,18 +70,19 @@ def apply(
     single_operator: bool = False,
     signing: Signing = NOT_SIGNING,
 ) -> tuple[RetentionPlan, bool]:
-    """Remove what an approved plan names, bytes and all; return the plan, and whether this call did it.
+    """Apply an approved plan. Return the plan, and whether this call applied it.
 
-    A plan that was applied already is left as it is. Raises what `ranklake.retention.proposals.lifecycle.apply` does;
-    `VoidProposalError` where a partition has other files or other due rows than planned, or is not due (any more, or
-    yet) under the policies of today, and `ranklake.lake.store.files.FastClockError`. Nothing was changed then.
+    Nothing changes if the plan is applied already. Raises the errors of
+    `ranklake.retention.proposals.lifecycle.apply` and `ranklake.lake.store.files.FastClockError`. Raises
+    `VoidProposalError` if a partition has other files or other due rows than planned, or is not due under today's
+    policies. Nothing is changed then.
 
     Parameters
     ----------
     single_operator
-        Whether who approved the plan may apply it; the register and the trail then say so.
+        Whether the approver may apply the plan; register and audit log then record it.
     signing
-        What signs, where approvals are signed.
+        The key or signed statement, if the lake requires signatures.
     """
     if today is None:
         refuse_fast(lake.store)
@@ -100,15 +100,15 @@ def apply(
 def _due(
     lake: "Lake", plan: RetentionPlan, contracts: "Mapping[str, Contract]", policies: "Policies", today: date
 ) -> list[DuePartition]:
-    """Return what the plan's items are now. Raises `VoidProposalError` where they are something else."""
-    now = {
+    """Return the due partitions of the plan's items. Raises `VoidProposalError` if they differ from the plan."""
+    due_now = {
         (partition.item.table, partition.item.partition_date): partition
         for partition in due(lake, contracts, policies, today)
     }
     refuse_low_tier(lake, plan, policies)
     partitions = []
     for item in plan.items:
-        current = now.get((item.table, item.partition_date))
+        current = due_now.get((item.table, item.partition_date))
         if current is None:
             raise _void(plan, item, "is not due under the policies of today, or is gone")
         if current.item.files_sha256 != item.files_sha256:
@@ -122,7 +122,7 @@ def _due(
 
 
 def _destination(plan: RetentionPlan, item: Item, policies: "Policies") -> "Destination | None":
-    """Return where an item is archived, by the policies of today; None where it is not."""
+    """Return the destination of an archived item under today's policies; None if the item is not archived."""
     destination = destination_of(item, policies.rules)
     if item.archive_to is not None and destination is None:
         raise _void(plan, item, "is archived by another rule under the policies of today")
@@ -144,13 +144,17 @@ def _write(
     *,
     alone: bool,
 ) -> "Plan":
+    """Write the files of the numbered plan that applies a retention plan, and return the plan.
+
+    `places` has the destination of each partition; None for partitions that are not archived.
+    """
     drop: dict[str, list[pa.Table]] = {}
     live: dict[str, list[pa.Table]] = {}
-    beside: dict[str, list[pa.Table]] = {}
+    not_in_tables: dict[str, list[pa.Table]] = {}  # raw bytes in quarantine, and archives
     new: list[DataFile] = []
     masked: dict[str, list[str]] = {}
-    folded: dict[str, list[str]] = {}
-    aside: dict[str, list[DataFile]] = {}
+    downsampled: dict[str, list[str]] = {}
+    removed_rows: dict[str, list[DataFile]] = {}  # files of single rows, for a cancellation
     written: list[WrittenArchive] = []
     aggregates = iter(
         write_aggregates(lake, [partition for partition in partitions if partition.aggregates is not None], number)
@@ -158,62 +162,70 @@ def _write(
     for partition, place in zip(partitions, places, strict=True):
         table = partition.item.table
         if table.startswith((RAW, ARCHIVED_ROWS)):
-            beside.setdefault(table, []).append(partition.files)
+            not_in_tables.setdefault(table, []).append(partition.files)
             continue
         drop.setdefault(table, []).append(partition.files)
         live.setdefault(table, []).append(partition.live)
         writer = None if place is None else ArchiveWriter(lake, partition.item, place, plan.name, number)
-        if writer is not None and partition.goes is None:
+        if writer is not None and partition.select_rows is None:
             writer.copy(partition.files)
-        if partition.goes is not None:
-            new += _rewrite_partition(
-                lake, plan, partition, number, writer, aside.setdefault(table, []) if grace_days else None
-            )
-        if partition.masked is not None:
-            new += action_plan.change_rows(lake.tables, lake.contract(table), number, partition.files, partition.masked)
+        if partition.select_rows is not None:
+            kept = removed_rows.setdefault(table, []) if grace_days else None
+            new += _rewrite_partition(lake, plan, partition, number, writer, kept)
+        if partition.mask_rows is not None:
+            contract = lake.contract(table)
+            new += action_plan.change_rows(lake.tables, contract, number, partition.files, partition.mask_rows)
             masked.setdefault(table, []).append(partition.item.partition_date.isoformat())
         if partition.aggregates is not None:
             new += next(aggregates)
-            folded.setdefault(table, []).append(partition.item.partition_date.isoformat())
+            downsampled.setdefault(table, []).append(partition.item.partition_date.isoformat())
         written += [] if writer is None else [writer.done()]
     until = clock.now() + timedelta(days=grace_days) if grace_days else None
     row = head_row(plan, "application", by, number, single_operator=alone, kept_until=until)
     new += row_files(lake.store, TABLE, with_time([row]), number)
-    raw = _by_date(plan, {table: some for table, some in beside.items() if table.startswith(RAW)})
-    ended = _by_date(plan, {table: some for table, some in beside.items() if table.startswith(ARCHIVED_ROWS)})
+    raw = _by_date(plan, not_in_tables, RAW)
+    ended = _by_date(plan, not_in_tables, ARCHIVED_ROWS)
     if entries := [*archived_rows(written), *ended_rows(lake.tables, ended, plan.name, number)]:
         new += row_files(lake.store, ARCHIVES_TABLE, with_time(entries), number)
     archived: dict[str, dict[str, str]] = {}
-    for made in written:
-        archived.setdefault(made.manifest.table, {})[str(made.manifest.partition_date)] = made.manifest.sha256
-    own = {QUARANTINED: raw, MASKED: masked, FOLDED: folded, ARCHIVES: archived, ENDED: ended}
-    facts = {"retention_plan": plan.name, **own, **({} if until is None else {GRACE: _grace(lake, until, drop, aside)})}
-    gone = {table: pa.concat_tables(some, promote_options="default") for table, some in drop.items()}
-    others = [file for other in kept_plans(lake.tables) for file in other.files]  # which stay, too
-    there = {
-        table: pa.concat_tables(
-            [*some, as_files(file for file in others if file.table == table)], promote_options="default"
-        )
-        for table, some in live.items()
+    for archive in written:
+        manifest = archive.manifest
+        archived.setdefault(manifest.table, {})[str(manifest.partition_date)] = manifest.sha256
+    facts = {
+        "retention_plan": plan.name,
+        QUARANTINED: raw,
+        MASKED: masked,
+        FOLDED: downsampled,
+        ARCHIVES: archived,
+        ENDED: ended,
+        **({} if until is None else {GRACE: _grace_facts(lake, until, drop, removed_rows)}),
     }
-    keeps = until is not None
-    return action_plan.compose(number, RETENTION.name, add=new, remove=gone, live=there, purge=not keeps, facts=facts)
+    remove = {table: pa.concat_tables(files, promote_options="default") for table, files in drop.items()}
+    kept_files = [file for kept_plan in kept_plans(lake.tables) for file in kept_plan.files]  # of earlier plans
+    retained = {
+        table: pa.concat_tables(
+            [*files, as_files(file for file in kept_files if file.table == table)], promote_options="default"
+        )
+        for table, files in live.items()
+    }
+    purge = until is None
+    return action_plan.compose(number, RETENTION.name, add=new, remove=remove, live=retained, purge=purge, facts=facts)
 
 
-def _grace(
-    lake: "Lake", until: datetime, tables: "Iterable[str]", aside: "Mapping[str, list[DataFile]]"
+def _grace_facts(
+    lake: "Lake", until: datetime, tables: "Iterable[str]", removed_rows: "Mapping[str, list[DataFile]]"
 ) -> dict[str, Any]:
-    """Return what a plan says of files that stay until a time; see `ranklake.lake.plans.rules`."""
+    """Return a plan's facts about files that are kept until a time; see `ranklake.lake.plans.rules`."""
     started = clock.uptime()
     return {
         "until": until.isoformat(),
         "uptime": None if started is None else [started[0], float(started[1])],
         "versions": {table: as_read(latest(lake.tables, table), lake.contract(table)).stamp for table in tables},
-        "aside": {table: [_as_kept(file) for file in some] for table, some in aside.items()},
+        "aside": {table: [_file_facts(file) for file in files] for table, files in removed_rows.items()},
     }
 
 
-def _as_kept(file: "DataFile") -> dict[str, Any]:
+def _file_facts(file: "DataFile") -> dict[str, Any]:
     facts = {"path": file.path, "size_bytes": file.size_bytes, "num_records": file.rows}
     return {**facts, "date": file.partition.isoformat()}
 
@@ -224,38 +236,40 @@ def _rewrite_partition(
     partition: DuePartition,
     number: int,
     writer: ArchiveWriter | None,
-    aside: "list[DataFile] | None",
+    kept: "list[DataFile] | None",
 ) -> "list[DataFile]":
-    """Write the files of a partition without the rows that go, which an archive gets if there is one.
+    """Write the files of a partition without the removed rows, and return these files.
 
-    Where the plan can be cancelled, files of those rows are written, too, and added to `aside`.
-
-    Raises `VoidProposalError` if those are not as planned. What was written then is named by no commit.
+    The removed rows go to the archive writer, if there is one. If the plan can be cancelled, they are also written to
+    files of their own, which are added to `kept`. Raises `VoidProposalError` if their number is not as planned; no
+    commit refers to the written files then.
     """
-    assert partition.goes is not None
+    assert partition.select_rows is not None
     new: list[DataFile] = []
-    taken = 0
-    target = lake.contract(partition.item.table)
-    for _, added, rows in action_plan.take_rows_out(lake.tables, target, number, partition.files, partition.goes):
+    removed = 0
+    target, item = lake.contract(partition.item.table), partition.item
+    for _, added, rows in action_plan.take_rows_out(
+        lake.tables, target, number, partition.files, partition.select_rows
+    ):
         new += added
-        taken += rows.num_rows
+        removed += rows.num_rows
         if writer is not None:
             writer.add(rows)
-        if aside is not None:
-            aside += append_files(lake.store, target, rows, number)
-    if taken != partition.item.rows:
-        raise _void(
-            plan, partition.item, f"holds {taken:,} rows that are due, and {partition.item.rows:,} were planned"
-        )
+        if kept is not None:
+            kept += append_files(lake.store, target, rows, number)
+    if removed != item.rows:
+        raise _void(plan, item, f"holds {removed:,} rows that are due, and {item.rows:,} were planned")
     return new
 
 
-def _by_date(plan: RetentionPlan, files: "Mapping[str, list[pa.Table]]") -> dict[str, dict[str, list[str]]]:
-    """Return what goes beside rows of tables, by what it is of and date."""
+def _by_date(
+    plan: RetentionPlan, files: "Mapping[str, list[pa.Table]]", prefix: str
+) -> dict[str, dict[str, list[str]]]:
+    """Return the paths of a plan's files, by table and date, for the tables whose name has the prefix."""
     paths: dict[str, dict[str, list[str]]] = {}
     for item in plan.items:
-        if item.table in files:
+        if item.table in files and item.table.startswith(prefix):
             rows = pa.concat_tables(files[item.table])
-            mine = rows.filter(pc.equal(rows["date"], pa.scalar(item.partition_date, pa.date32())))
-            paths.setdefault(item.table, {})[item.partition_date.isoformat()] = mine["path"].to_pylist()
+            of_date = rows.filter(pc.equal(rows["date"], pa.scalar(item.partition_date, pa.date32())))
+            paths.setdefault(item.table, {})[item.partition_date.isoformat()] = of_date["path"].to_pylist()
     return paths

@@ -1,6 +1,6 @@
-"""Rows that are due to be archived: whole partitions, or rows of them, that a rule has moved out once they are old.
+"""Rows that are due to be archived, and archives that are due to be deleted.
 
-What is due to be deleted, or has values that are due to be masked, is not archived by the same plan: by the next.
+A plan does one action per date: rows that are due to be deleted or masked are archived by a later plan.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -38,21 +38,21 @@ class Archiving:
     Attributes
     ----------
     rules
-        Those that can be about the table; none where there is nothing to do.
+        The archiving rules that can select rows of the table; empty if there is nothing to do.
     """
 
     def __init__(self, tables: "Tables", contract: "Contract", rules: "Sequence[Rule]") -> None:
         self.tables, self.contract = tables, contract
-        deciding = () if contract.retention in KEPT else rules
-        self.rules = tuple(one for one in deciding if one.destination is not None and one.may_match(contract))
+        candidates = () if contract.retention in KEPT else rules
+        self.rules = tuple(rule for rule in candidates if rule.destination is not None and rule.may_match(contract))
 
     def due(self, as_of: date, parts_of: Callable[[date], Parts], skip: Collection[date]) -> Iterator[DuePartition]:
-        """Yield the partitions that are due, or rows of them, except for some dates.
+        """Yield the partitions with rows to archive, except for the dates to skip.
 
         Parameters
         ----------
         parts_of
-            Tells rows of a date apart, by these rules and by legal holds.
+            Returns these rules, with the legal holds of a date.
         """
         handle = latest(self.tables, self.contract.table) if self.rules else None
         if handle is None:
@@ -68,59 +68,62 @@ class Archiving:
                 yield partition_due
 
     def _of_day(self, parts: Parts, day: date, age: date, partition: pa.Table, as_of: date) -> DuePartition | None:
-        def goes_by(values: Values) -> "Rule | None":
-            rule = archiving_rule(self.rules, parts.facts(values), parts.holds)
-            until = None if rule is None else cutoff(rule.action_days[ACTION], as_of)
-            return rule if until is not None and age < until else None
+        """Return the rows of a date for one destination, the first in order; None if no row is due."""
 
-        groups = {path: some for path, some in _groups(parts, partition) if any(goes_by(one.values) for one in some)}
-        rules = {rule.name: rule for some in groups.values() for one in some if (rule := goes_by(one.values))}
+        def due_rule(values: Values) -> "Rule | None":
+            rule = archiving_rule(self.rules, parts.facts(values), parts.holds)
+            limit = None if rule is None else cutoff(rule.action_days[ACTION], as_of)
+            return rule if limit is not None and age < limit else None
+
+        groups_by_path = dict(_groups(parts, partition))
+        due_groups = [group for groups in groups_by_path.values() for group in groups if due_rule(group.values)]
+        rules = {rule.name: rule for group in due_groups if (rule := due_rule(group.values))}
         if not rules:
             return None
-        to = min(_place(rule) for rule in rules.values())  # what goes elsewhere goes by the next plan
+        to = min(_place(rule) for rule in rules.values())  # later plans archive to the other destinations
         rules = {name: rule for name, rule in rules.items() if _place(rule) == to}
 
-        def goes(values: Values) -> bool:
-            rule = goes_by(values)
+        def is_selected(values: Values) -> bool:
+            rule = due_rule(values)
             return rule is not None and rule.name in rules
 
-        every = sum(one.rows for some in groups.values() for one in some if goes_by(one.values) is not None)
-        going = {
-            path: due_groups
-            for path, some in groups.items()
-            if (due_groups := [one for one in some if goes(one.values)])
+        selected = {
+            path: selected_groups
+            for path, groups in groups_by_path.items()
+            if (selected_groups := [group for group in groups if is_selected(group.values)])
         }
-        rows = sum(one.rows for some in going.values() for one in some)
-        whole = rows == pc.sum(partition["num_records"]).as_py()
-        touched = partition.filter(pc.is_in(partition["path"], value_set=pa.array(list(going))))
-        part = {} if whole else {"part_sha256": part_digest(going)}
+        rows = sum(group.rows for groups in selected.values() for group in groups)
+        is_whole = rows == pc.sum(partition["num_records"]).as_py()
+        files = partition.filter(pc.is_in(partition["path"], value_set=pa.array(list(selected))))
+        part = {} if is_whole else {"part_sha256": part_digest(selected)}
         ordered = [rules[name] for name in sorted(rules)]
         item = planned_item(
             self.contract,
             day,
-            touched,
+            files,
             as_of,
-            max(one.action_days[ACTION] for one in ordered),
-            reason=" ".join(dict.fromkeys(one.reason for one in ordered)),
+            max(rule.action_days[ACTION] for rule in ordered),
+            reason=" ".join(dict.fromkeys(rule.reason for rule in ordered)),
             rule=", ".join(sorted(rules)),
             rows=rows,
-            bytes=share_of_bytes(touched, going),
+            bytes=share_of_bytes(files, selected),
             archive_to=to[0],
             **part,
         )
-        mask = None if whole else lambda rows: parts.mask(rows, goes)
-        return DuePartition(item, touched, partition, mask, rows_left=every - rows)
+        select_rows = None if is_whole else lambda rows: parts.mask(rows, is_selected)
+        rows_left = sum(group.rows for group in due_groups) - rows
+        return DuePartition(item, files, partition, select_rows, rows_left=rows_left)
 
 
 def destination_of(item: Item, rules: "Sequence[Rule]") -> "Destination | None":
-    """Return where an item goes, by the rules that it is due by; None where none of them says so any more."""
+    """Return the destination of an item, from the rules that it names; None if no rule has its destination any more."""
     names = set((item.rule or "").split(", "))
     places = [rule.destination for rule in rules if rule.name in names and rule.destination is not None]
     return next((place for place in places if place.to == item.archive_to), None)
 
 
 def _groups(parts: Parts, partition: pa.Table) -> "Iterator[tuple[str, list[Group]]]":
-    """Yield files with their rows as rules tell them apart; from the log where they do not."""
+    """Yield path and groups of rows for each file; one group per file, from the Delta log, if rules select all rows."""
     if parts.columns:
         yield from parts.groups(partition)
         return
@@ -142,7 +145,7 @@ def ended_archives(
     holds: "Sequence[Hold]",
     runs: RunFacts,
 ) -> Iterator[DuePartition]:
-    """Yield the archives that are due, by table and date."""
+    """Yield the archives that are due to be deleted, by table and date."""
     by_place: dict[tuple[str, date], list[Archive]] = {}
     for archive in archives(lake.tables):
         by_place.setdefault((archive.table, archive.partition_date), []).append(archive)
@@ -151,29 +154,29 @@ def ended_archives(
         if contract is None or any(hold.covers(day) and hold.rule.may_match(contract) for hold in holds):
             continue
         parts = Parts(lake, contract, policies.rules, (), runs)
-        made = parts.of_table()
-        longest = parts.periods()[1] if parts.columns else made.period_days
-        until = cutoff(longest, as_of)
-        if longest is not None and until is not None and day < until:
-            yield _due(contract, day, group, made, longest, until)
+        decision = parts.of_table()
+        longest_days = parts.periods()[1] if parts.columns else decision.period_days
+        limit = cutoff(longest_days, as_of)
+        if longest_days is not None and limit is not None and day < limit:
+            yield _due(contract, day, group, decision, longest_days, limit)
 
 
 def _due(
-    contract: "Contract", day: date, ended: list[Archive], made: Decision, longest: int, until: date
+    contract: "Contract", day: date, ended: list[Archive], decision: Decision, period_days: int, limit: date
 ) -> DuePartition:
-    names = [one.archive for one in ended]
+    names = [archive.archive for archive in ended]
     item = Item(
         table=f"{ARCHIVED_ROWS}{contract.table}",
         partition_date=day,
         retention_class=contract.retention,
-        period_days=longest,
-        cutoff_date=until,
+        period_days=period_days,
+        cutoff_date=limit,
         rows=0,
-        bytes=sum(one.bytes for one in ended),
+        bytes=sum(archive.bytes for archive in ended),
         files=len(names),
         files_sha256=files_digest(names),
-        reason="" if made.rule is None else made.rule.reason,
-        rule=made.decided_by,
+        reason="" if decision.rule is None else decision.rule.reason,
+        rule=decision.decided_by,
     )
     table = pa.table({"path": names, "date": pa.array([day] * len(names), pa.date32())})
     return DuePartition(item, table, table)

@@ -1,10 +1,10 @@
-"""Cancels an applied retention plan: everything that it took is back, by one numbered plan.
+"""Cancels an applied retention plan: one numbered plan restores everything that it removed.
 
-    applied, files kept? ─▶ (approved, where names are checked) ─▶ audit row (begun) ─▶ rows in new files, through the
-        migrations since ─▶ one plan: files in, aggregates out, the register's row ─▶ audit row (applied)
+    applied, files kept? ─▶ (approved, if names are checked) ─▶ audit row (begun) ─▶ rows in new files, migrated to
+        today's contract ─▶ one plan: files added, aggregates removed, a row of the register ─▶ audit row (applied)
 
-What an erasure took meanwhile stays away. Killed anywhere, the next call goes on; files that no plan names go by a
-vacuum.
+Rows that an erasure removed in between are not restored. After a crash the next call continues; a vacuum deletes files
+that no plan refers to.
 """
 
 from datetime import date
@@ -61,51 +61,51 @@ if TYPE_CHECKING:
     from ranklake.retention.proposals.lifecycle import WritePlan
 
 
-_OLD, _NOW = "__old", "__now"
+_OLD, _NEW = "__old", "__now"
 
 
 class CancelError(RanklakeError):
-    """A retention plan that cannot be cancelled (any more). Nothing was changed."""
+    """A retention plan cannot be cancelled. Nothing was changed."""
 
 
 def propose(lake: "Lake", name: str, by: str, signing: Signing = NOT_SIGNING) -> bool:
-    """Write into the trail who proposes to cancel a plan, and so may not approve it. Raises `CancelError`."""
+    """Record in the audit log who proposes to cancel a plan and therefore may not approve it. Raises `CancelError`."""
     _refuse(RETENTION_PLANS.find(lake, name))
     return lifecycle.propose(lake, CANCELLATIONS, name, by, signing)
 
 
 approve = lifecycle.approving(CANCELLATIONS)
-"""Approves one, where names are checked; see `ranklake.retention.proposals.lifecycle.approve`."""
+"""Approves a cancellation, if names are checked; see `ranklake.retention.proposals.lifecycle.approve`."""
 
 
 def cancel(lake: "Lake", name: str, by: str, *, signing: Signing = NOT_SIGNING) -> tuple[RetentionPlan, bool]:
-    """Bring back what an applied retention plan took; return the plan, and whether this call did it.
+    """Restore the rows and values that an applied retention plan removed. Return the plan, and whether this call did.
 
-    One that was cancelled already is left as it is.
+    Nothing changes if the plan is cancelled already.
 
     Raises
     ------
     CancelError
-        It was not applied, or nothing is kept of what it took (any more).
+        The plan was not applied, or its files are not kept, or its rows cannot be restored unchanged.
     ranklake.retention.proposals.proposals.ProposalError
-        Names are checked in this lake, and nobody else approved it.
+        Names are checked in this lake, and another person has not approved the cancellation.
     """
     plan = RETENTION_PLANS.find(lake, name)
     if plan.cancelled is None:
         _refuse(plan)
     if needs_approval(lake):
-        _, fresh = lifecycle.apply(lake, CANCELLATIONS, name, by, partial(_check, lake, by), signing=signing)
+        _, is_new = lifecycle.apply(lake, CANCELLATIONS, name, by, partial(_check, lake, by), signing=signing)
     else:
-        fresh = _cancel_unsigned(lake, plan, by)
-    done = RETENTION_PLANS.find(lake, name)
-    if done.cancelled is None:
+        is_new = _cancel_unsigned(lake, plan, by)
+    result = RETENTION_PLANS.find(lake, name)
+    if result.cancelled is None:
         raise CancelError("the lake moved on", where=name, hint="run it again")
-    _forget_copies(lake, done.plan)
-    return done, fresh
+    _delete_rehydrated(lake, result.plan)
+    return result, is_new
 
 
 def _refuse(plan: RetentionPlan) -> None:
-    """Raise `CancelError` where nothing can be brought back."""
+    """Raise `CancelError` if the plan keeps no files."""
     hint = "rows that are in an archive come back by 'ranklake retain rehydrate'; others are gone"
     if plan.plan is None:
         raise CancelError("this plan was not applied: there is nothing to bring back", where=plan.name)
@@ -117,27 +117,27 @@ def _refuse(plan: RetentionPlan) -> None:
 
 
 def _cancel_unsigned(lake: "Lake", plan: RetentionPlan, by: str) -> bool:
-    """Cancel a plan of a lake whose names nobody checks; return whether this call did it."""
+    """Cancel a plan in an unsigned lake; return whether this call did."""
 
     def compose(number: int) -> "Plan | None":
-        now = CANCELLATIONS.find(lake, plan.name)
-        if now.applied is not None:  # another driver was at it
+        cancellation = CANCELLATIONS.find(lake, plan.name)
+        if cancellation.applied is not None:  # another process cancelled it
             return None
-        write = _check(lake, by, now)
+        write = _check(lake, by, cancellation)
         note_mode(lake, recorded_actions(lake.tables, CANCELLATIONS), by)
-        audit.record(lake, by, CANCELLATIONS.begin, plan.name, None, dict(now.facts), once=True)
+        audit.record(lake, by, CANCELLATIONS.begin, plan.name, None, dict(cancellation.facts), once=True)
         return write(number, alone=False)
 
     drive(lake, compose, InProcess())
-    done = CANCELLATIONS.find(lake, plan.name)
-    if done.applied is not None:
-        details = {**done.outcome, "plan": done.plan}
+    result = CANCELLATIONS.find(lake, plan.name)
+    if result.applied is not None:
+        details = {**result.outcome, "plan": result.plan}
         audit.record(lake, by, CANCELLATIONS.applied, plan.name, None, details, once=True)
     return plan.cancelled is None
 
 
 def _check(lake: "Lake", by: str, cancellation: Cancellation) -> "WritePlan":
-    """Return what writes the plan. Raises `CancelError` where what is kept cannot come back as it is."""
+    """Return the function that writes the plan. Raises `CancelError` if the rows cannot be restored unchanged."""
     _refuse(RETENTION_PLANS.find(lake, cancellation.name))
     kept_plan = next(kept_plan for kept_plan in kept_plans(lake.tables) if kept_plan.proposal.name == cancellation.name)
     for table in {file.table for file in kept_plan.files}:
@@ -145,21 +145,21 @@ def _check(lake: "Lake", by: str, cancellation: Cancellation) -> "WritePlan":
             raise CancelError(
                 f"there is no table {table} any more", where=cancellation.name, hint="configure its contract"
             )
-        now = as_read(latest(lake.tables, table), lake.contract(table)).stamp
+        version = as_read(latest(lake.tables, table), lake.contract(table)).stamp
         newest = max((file.version or 0 for file in kept_plan.files if file.table == table), default=0)
-        if newest > now:
-            message = f"its rows of {table} are under contract version {newest}, and the table is under {now}"
+        if newest > version:
+            message = f"its rows of {table} are under contract version {newest}, and the table is under {version}"
             raise CancelError(message, where=cancellation.name, hint="apply the migration again that was undone")
     for table, rows in restored_rows(lake.store, kept_plan).items():
         message = f"{table} has {rows:,} rows of it again, by another program, and would have them twice"
         raise CancelError(message, where=cancellation.name, hint=RESTORE_HINT)
     _refuse_renumbered(lake.tables, kept_plan)
-    _refuse_taken_since(lake.tables, kept_plan)
+    _refuse_wrong_order(lake.tables, kept_plan)
     return partial(_write, lake, kept_plan, by)
 
 
 def _refuse_renumbered(tables: "Tables", kept_plan: KeptPlan) -> None:
-    """Raise `CancelError` where keys of rows were changed since, and those of kept rows were not."""
+    """Raise `CancelError` if a later plan renumbered rows, since kept rows still have their old keys."""
     ledger = read(tables, contract(LEDGER), ["plan", "kind"])
     since = pc.and_(pc.equal(ledger["kind"], RENUMBER.name), pc.greater(ledger["plan"], kept_plan.plan.number))
     numbers = ledger.filter(since)["plan"].to_pylist()
@@ -172,20 +172,21 @@ def _refuse_renumbered(tables: "Tables", kept_plan: KeptPlan) -> None:
 
 def _masked_dates(kept_plan: KeptPlan) -> set[tuple[str, date]]:
     """Return the tables and dates of which a plan masked values."""
-    days = kept_plan.plan.body["facts"].get(MASKED, {})
-    return {(table, date.fromisoformat(day)) for table, some in days.items() for day in some}
+    days_by_table = kept_plan.plan.body["facts"].get(MASKED, {})
+    return {(table, date.fromisoformat(day)) for table, days in days_by_table.items() for day in days}
 
 
-def _refuse_taken_since(tables: "Tables", kept_plan: KeptPlan) -> None:
-    """Raise `CancelError` where a later plan, which can be cancelled, took rows whose values this one masked.
+def _refuse_wrong_order(tables: "Tables", kept_plan: KeptPlan) -> None:
+    """Raise `CancelError` if a later plan, which can be cancelled, removed or masked rows whose values this one masked.
 
-    Cancelled in the other order, the values would come back into no row, or in clear where the later plan masks them.
+    The later plan has to be cancelled first. Otherwise its rows would keep the masked values, or values that it masks
+    would be restored in clear.
     """
     masked = _masked_dates(kept_plan)
     for other in kept_plans(tables) if masked else ():
-        both = masked & {(file.table, file.day) for file in other.files}
-        if other.plan.number > kept_plan.plan.number and both:
-            table, day = min(both)
+        shared = masked & {(file.table, file.day) for file in other.files}
+        if other.plan.number > kept_plan.plan.number and shared:
+            table, day = min(shared)
             message = f"{other.proposal.name} took, or masked, rows of {table} {day} after it"
             raise CancelError(
                 message, where=kept_plan.proposal.name, hint=f"ranklake retain cancel {other.proposal.name} first"
@@ -193,7 +194,7 @@ def _refuse_taken_since(tables: "Tables", kept_plan: KeptPlan) -> None:
 
 
 def _masked_since(tables: "Tables", kept_plan: KeptPlan) -> set[tuple[str, date]]:
-    """Return the tables and dates of which a later plan masked values for good."""
+    """Return the tables and dates of which a later plan masked values and was not cancelled."""
     later = (
         other for other in retention_plans(tables).values() if other.holds and (other.plan or 0) > kept_plan.plan.number
     )
@@ -201,38 +202,39 @@ def _masked_since(tables: "Tables", kept_plan: KeptPlan) -> set[tuple[str, date]
 
 
 def _write(lake: "Lake", kept_plan: KeptPlan, by: str, number: int, *, alone: bool) -> "Plan":
+    """Write the files of the numbered plan that cancels a retention plan, and return the plan."""
     add: list[DataFile] = []
     remove: dict[str, list[pa.Table]] = {}
     masked = _masked_dates(kept_plan)
-    stay = masked & _masked_since(lake.tables, kept_plan)
+    masked_again = masked & _masked_since(lake.tables, kept_plan)
     places: dict[tuple[str, date], list[KeptFile]] = {}
     for file in kept_plan.files:
         places.setdefault((file.table, file.day), []).append(file)
     for (table, day), kept in sorted(places.items()):
-        remove.setdefault(table, []).append(as_files([]))  # so that accounting tables count what comes
+        remove.setdefault(table, []).append(as_files([]))  # so that reconciliation counts the added rows
         target = as_read(latest(lake.tables, table), lake.contract(table))
         live = live_files(lake, table, [day])
-        if (table, day) in stay:  # what it masked cannot be distinguished from what was masked since
+        if (table, day) in masked_again:  # its values cannot be distinguished from those that the later plan masked
             continue
         if (table, day) in masked:
-            for gone, new in _unmask_files(lake.tables, target, kept, live, number):
-                remove.setdefault(table, []).append(gone)
+            for old_file, new in _unmask_files(lake.tables, target, kept, live, number):
+                remove.setdefault(table, []).append(old_file)
                 add += new
-        elif target.kind != "derived" or not live.num_rows:  # else it was computed again
+        elif target.kind != "derived" or not live.num_rows:  # a derived table with rows was computed again
             for file in kept:
                 add += append_files(lake.store, target, rows_of(lake.tables, target, file), number)
-    for gone, new in _aggregates(lake, kept_plan, number):
-        remove.setdefault(DOWNSAMPLED, []).append(gone)
+    for old_file, new in _remove_aggregates(lake, kept_plan, number):
+        remove.setdefault(DOWNSAMPLED, []).append(old_file)
         add += new
     row = head_row(kept_plan.proposal, CANCELLED, by, number, single_operator=alone)
     add += row_files(lake.store, TABLE, with_time([row]), number)
-    gone_files = {table: pa.concat_tables(some, promote_options="default") for table, some in remove.items()}
+    old_files = {table: pa.concat_tables(files, promote_options="default") for table, files in remove.items()}
     facts = {"retention_plan": kept_plan.proposal.name, "of": kept_plan.plan.number}
-    return action_plan.compose(number, CANCELLATION.name, add=add, remove=gone_files, facts=facts)
+    return action_plan.compose(number, CANCELLATION.name, add=add, remove=old_files, facts=facts)
 
 
 def rows_of(tables: "Tables", target: "Contract", file: KeptFile) -> pa.Table:
-    """Return the rows of a kept file under the names, types and units of today.
+    """Return the rows of a kept file, migrated to the names, types and units of the contract `target`.
 
     Raises `ranklake.lake.tables.live_files.DamagedFileError`.
     """
@@ -248,44 +250,45 @@ def _days(day: date, rows: int) -> pa.Array:
 def _unmask_files(
     tables: "Tables", target: "Contract", kept: list[KeptFile], live: pa.Table, number: int
 ) -> "Iterator[tuple[pa.Table, list[DataFile]]]":
-    """Yield each live file that has rows whose values were masked, and files with these rows as they were.
+    """Yield each live file with masked rows, and the new files in which these rows have their old values.
 
-    Rows that went meanwhile do not come back; rows that came stay as they are. Raises `CancelError` where nothing tells
-    rows of the table apart but their values.
+    Rows that were removed in between are not restored, and new rows are kept. Raises `CancelError` if the table's rows
+    have no keys.
     """
     if not target.envelope:
         message = f"values of {target.table} were masked, and nothing tells its rows apart but their values"
         raise CancelError(message, hint="they stay masked; leave the plan as it is")
     keys = key_columns(target)
-    before = concatenate([rows_of(tables, target, file) for file in kept])
-    old = before.select(keys).append_column(_OLD, pa.array(range(before.num_rows), pa.int64()))
+    old_rows = concatenate([rows_of(tables, target, file) for file in kept])
+    old_keys = old_rows.select(keys).append_column(_OLD, pa.array(range(old_rows.num_rows), pa.int64()))
     for path, rows in read_some(tables, target, live, verify=True):
-        now = rows.select(keys).append_column(_NOW, pa.array(range(rows.num_rows), pa.int64()))
-        both = old.join(now, keys=keys, join_type="inner")
-        if not both.num_rows:
+        new_keys = rows.select(keys).append_column(_NEW, pa.array(range(rows.num_rows), pa.int64()))
+        matches = old_keys.join(new_keys, keys=keys, join_type="inner")
+        if not matches.num_rows:
             continue
-        others = rows.filter(pc.invert(pc.is_in(now[_NOW], value_set=both[_NOW].combine_chunks())))
-        whole = pa.concat_tables([others, before.take(both[_OLD])], promote_options="permissive")
-        yield live.filter(pc.equal(live["path"], path)), append_files(tables.store, target, whole, number)
+        others = rows.filter(pc.invert(pc.is_in(new_keys[_NEW], value_set=matches[_NEW].combine_chunks())))
+        restored = pa.concat_tables([others, old_rows.take(matches[_OLD])], promote_options="permissive")
+        yield live.filter(pc.equal(live["path"], path)), append_files(tables.store, target, restored, number)
 
 
-def _aggregates(lake: "Lake", kept_plan: KeptPlan, number: int) -> "Iterator[tuple[pa.Table, list[DataFile]]]":
-    """Yield each live file that has aggregates which the plan made, and files without them."""
-    days = {date.fromisoformat(day) for some in kept_plan.plan.body["facts"].get(FOLDED, {}).values() for day in some}
+def _remove_aggregates(lake: "Lake", kept_plan: KeptPlan, number: int) -> "Iterator[tuple[pa.Table, list[DataFile]]]":
+    """Yield each live file with aggregates of the plan, and the new files without them."""
+    days_by_table = kept_plan.plan.body["facts"].get(FOLDED, {})
+    days = {date.fromisoformat(day) for table_days in days_by_table.values() for day in table_days}
     if not days:
         return
     target = lake.contract(DOWNSAMPLED)
     live = live_files(lake, DOWNSAMPLED, sorted(days))
-    taken = action_plan.take_rows_out(
+    changes = action_plan.take_rows_out(
         lake.tables, target, number, live, lambda rows: pc.equal(rows["plan"], kept_plan.plan.number)
     )
-    yield from ((gone, new) for gone, new, _ in taken)
+    yield from ((old_file, new) for old_file, new, _ in changes)
 
 
-def _forget_copies(lake: "Lake", number: int | None) -> None:
-    """Delete what came back from archives that the plan made: its rows are in their tables again."""
-    gone = made_by(lake.tables, number)
-    known = REHYDRATIONS.register(lake) if gone else {}
-    for copy in rehydrated_archives(lake.store) if gone else ():
-        if copy.name in known and gone & set(known[copy.name].archives):
+def _delete_rehydrated(lake: "Lake", number: int | None) -> None:
+    """Delete the rows that were brought back from the plan's archives, since they are in their tables again."""
+    plan_archives = made_by(lake.tables, number)
+    rehydrations = REHYDRATIONS.register(lake) if plan_archives else {}
+    for copy in rehydrated_archives(lake.store) if plan_archives else ():
+        if copy.name in rehydrations and plan_archives & set(rehydrations[copy.name].archives):
             remove(lake.store, copy.name)

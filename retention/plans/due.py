@@ -1,4 +1,4 @@
-"""What is due: a partition, rows of it, or values in it."""
+"""A partition, rows or values that are due, and how they become an item of a retention plan."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,39 +26,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DuePartition:
-    """A partition that is due, rows of it, or values of its rows.
+    """A partition with rows or values that are due.
 
     Attributes
     ----------
     item
-        As it is planned.
+        The item of the plan.
     files
-        Those that hold the rows: rows of `ranklake.lake.tables.live_files.files`; of raw bytes digests.
+        The files with the rows, as rows of `ranklake.lake.tables.live_files.files`; for raw bytes their digests.
     live
         All files of the partition.
-    goes
-        Given rows of one of the files, returns true where one goes; None where all do, or none does.
-    masked
-        Given rows of one of the files, returns as many with values masked; None where rows go.
+    select_rows
+        Takes rows of one of the files; returns a Boolean array that is true for rows to remove. None if all rows are
+        removed, or none.
+    mask_rows
+        Takes rows of one of the files; returns them with masked values. None if rows are removed.
     aggregates
-        Given the number of the plan that takes the rows, returns what they become; None where they become nothing.
+        Takes the number of the plan; returns the aggregates that replace the rows. None if there are none.
     rows_left
-        Rows of the partition that are due as well, and wait for the next plan.
+        Number of further due rows of the partition, which the next plan will contain.
     """
 
     item: "Item"
     files: pa.Table
     live: pa.Table
-    goes: Callable[[pa.Table], pa.Array] | None = None
-    masked: Callable[[pa.Table], pa.Table] | None = None
+    select_rows: Callable[[pa.Table], pa.Array] | None = None
+    mask_rows: Callable[[pa.Table], pa.Table] | None = None
     aggregates: Callable[[int], pa.Table] | None = None
     rows_left: int = 0
 
 
 def ages(live: pa.Table) -> dict[date, date]:
-    """Return how old the rows of each date are: as old as they say, or as the newest file that they lie in.
+    """Return, by partition date, the date that counts for the age of its rows.
 
-    Whichever is more: who dates them in the future does not keep them for ever.
+    This is the partition date, or the date of its newest file if that is earlier. So rows that are dated in the future
+    are not kept for ever.
     """
     newest = live.group_by("date").aggregate([("modification_time", "max")])
     written = newest["modification_time_max"].cast(pa.int64()).cast(pa.timestamp("ms"))
@@ -67,7 +69,7 @@ def ages(live: pa.Table) -> dict[date, date]:
 
 
 def of_day(live: pa.Table, day: date) -> pa.Table:
-    """Return the files of a date."""
+    """Return the live files of a date."""
     return live.filter(pc.equal(live["date"], pa.scalar(day, pa.date32())))
 
 
@@ -82,7 +84,7 @@ def planned_item(
     rule: str,
     **facts: Any,  # noqa: ANN401 - fields of several types
 ) -> Item:
-    """Return files of a partition as an item of a plan: all of their rows and bytes, unless `facts` say otherwise.
+    """Return a plan's item for files of a partition, with all of their rows and bytes unless `facts` has other numbers.
 
     Parameters
     ----------
@@ -91,17 +93,16 @@ def planned_item(
     facts
         Further fields of the item.
     """
-    until = cutoff(period_days, as_of)
-    assert until is not None
-    sums = {
-        name: int(pc.sum(files[of]).as_py() or 0) for name, of in (("rows", "num_records"), ("bytes", "size_bytes"))
-    }
+    limit = cutoff(period_days, as_of)
+    assert limit is not None
+    columns = {"rows": "num_records", "bytes": "size_bytes"}
+    sums = {name: int(pc.sum(files[column]).as_py() or 0) for name, column in columns.items()}
     return Item(
         table=contract.table,
         partition_date=day,
         retention_class=contract.retention,
         period_days=period_days,
-        cutoff_date=until,
+        cutoff_date=limit,
         files=files.num_rows,
         files_sha256=files_digest(files["path"].to_pylist()),
         reason=reason,
@@ -111,54 +112,54 @@ def planned_item(
 
 
 def share_of_bytes(files: pa.Table, groups: Mapping[str, Sequence[Group]]) -> int:
-    """Return the bytes of some rows of files, by path, as their share of the rows of each."""
+    """Return the bytes of groups of rows, in proportion to the rows of their files. `groups` are by path."""
     return sum(
         row["size_bytes"] * sum(group.rows for group in groups[row["path"]]) // max(row["num_records"], 1)
         for row in files.select(["path", "size_bytes", "num_records"]).to_pylist()
     )
 
 
-def by_day(unheld: Parts, holds: Sequence[Hold]) -> Callable[[date], Parts]:
-    """Return a function that gives the rules for rows of a date: holds may be about some dates only."""
-    known: dict[tuple[str, ...], Parts] = {(): unheld}
+def by_day(parts: Parts, holds: Sequence[Hold]) -> Callable[[date], Parts]:
+    """Return a function from a date to `parts` with the holds of that date, since a hold may cover only some dates."""
+    by_holds: dict[tuple[str, ...], Parts] = {(): parts}
 
-    def of(day: date) -> Parts:
+    def parts_of(day: date) -> Parts:
         rules = rules_on(holds, day)
         names = tuple(rule.name for rule in rules)
-        if names not in known:
-            known[names] = Parts(unheld.lake, unheld.contract, unheld.rules, rules, unheld.runs)
-        return known[names]
+        if names not in by_holds:
+            by_holds[names] = Parts(parts.lake, parts.contract, parts.rules, rules, parts.runs)
+        return by_holds[names]
 
-    return of
+    return parts_of
 
 
-OF_NOBODY: Final = "quarantine"
-"""Class of bytes that belong to no table that is known."""
-_ASIDE: Final = 'SELECT sha256, "table", unreadable, date FROM segments WHERE unreadable IS NOT NULL'
+UNKNOWN_CLASS: Final = "quarantine"
+"""Retention class of raw bytes whose table is unknown."""
+_UNREADABLE: Final = 'SELECT sha256, "table", unreadable, date FROM segments WHERE unreadable IS NOT NULL'
 
 
 def raw_bytes(lake: "Lake") -> Iterator[tuple[str, date, pa.Table]]:
-    """Yield what lies in quarantine, by table and by date of the plan that put it there.
+    """Yield table, date and files of the raw bytes in quarantine. The date is that of the ingest plan.
 
-    Each with its files: columns path (a digest), size_bytes and date. Bytes that came more than once are as young as
-    the last time.
+    The files are a table with the columns path (a digest), size_bytes and date. Bytes that arrived more than once have
+    the date of the last time.
     """
-    there = {one.path.rpartition("/")[2]: one.size_bytes for one in listed(lake.fs, lake.path("quarantine"))}
-    if not there or delta_table(lake.store, "segments") is None:
+    sizes = {file.path.rpartition("/")[2]: file.size_bytes for file in listed(lake.fs, lake.path("quarantine"))}
+    if not sizes or delta_table(lake.store, "segments") is None:
         return
     last: dict[str, Mapping[str, Any]] = {}
-    context = session(lake, ["segments"], heavy=True)  # what it answers is empty once it is let go
-    for row in context.sql(_ASIDE).to_arrow_table().to_pylist():
+    context = session(lake, ["segments"], heavy=True)  # must stay referenced until the result is read
+    for row in context.sql(_UNREADABLE).to_arrow_table().to_pylist():
         sha256 = row["sha256"]
-        if sha256 in there and not may_be_read_yet(row["unreadable"]):
+        if sha256 in sizes and not may_be_read_yet(row["unreadable"]):
             last[sha256] = max(last.get(sha256, row), row, key=lambda row: row["date"])
-    parts: dict[tuple[str, date], list[str]] = {}
+    digests: dict[tuple[str, date], list[str]] = {}
     for sha256, row in sorted(last.items()):
-        parts.setdefault((row["table"], row["date"]), []).append(sha256)
-    for (table, day), files_of_day in sorted(parts.items()):
+        digests.setdefault((row["table"], row["date"]), []).append(sha256)
+    for (table, day), paths in sorted(digests.items()):
         facts = {
-            "path": files_of_day,
-            "size_bytes": [there[sha256] for sha256 in files_of_day],
-            "date": [day] * len(files_of_day),
+            "path": paths,
+            "size_bytes": [sizes[sha256] for sha256 in paths],
+            "date": [day] * len(paths),
         }
         yield table, day, pa.table(facts)

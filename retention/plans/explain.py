@@ -1,4 +1,4 @@
-"""Which rule decides how long rows are kept, and why no other does."""
+"""Explains which rule decides how long rows are kept, and why other rules do not."""
 
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 class UnexplainedError(RanklakeError):
-    """A table, key or severity that does not exist."""
+    """The question names a table, key or severity that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowSelection:
-    """Which rows are asked about: of a table's date, those of a run, a metric, a severity; None for any."""
+    """The rows of the question: a table and a date, and optionally a run, a metric and a severity."""
 
     table: str
     day: date
@@ -45,7 +45,7 @@ class RowSelection:
 
 @dataclass(frozen=True, slots=True)
 class MaskedColumn:
-    """A column that is masked where it is stored, from a day on, by a rule."""
+    """A column whose stored values a rule masks from a day on."""
 
     column: str
     mask: str
@@ -60,21 +60,21 @@ class Explanation:
     Attributes
     ----------
     facts
-        What is known of the rows.
+        Facts about the rows that rules select by.
     decision, steps
-        The decision, and what each matching rule says.
+        The decision, and a step for each matching rule.
     due
-        First day on which they are due; None if never.
+        First day on which the rows are due to be deleted; None if never.
     others
-        Rules about some rows of the table that these are not known to be among.
+        Rules that select some rows of the table, and may select these rows if more were known about them.
     note
-        What is not known of the run; empty if nothing is missing.
+        Which facts about the run are unknown; empty if none.
     masks
-        Columns whose values are masked, each with the mask, the rule, and the first day on which they are due.
+        Columns whose values are masked.
     moving
-        The rule that archives the rows, and the first day on which they are due; None where none does.
+        The rule that archives the rows, and the first day on which they are due; None if no rule does.
     archives
-        What of the table's date is archived already.
+        Existing archives of rows of the table's date.
     """
 
     asked: RowSelection
@@ -138,12 +138,12 @@ def explain(
     asked: RowSelection,
     holds: tuple[Rule, ...] = (),
 ) -> Explanation:
-    """Return which rule decides about rows. Raises `UnexplainedError` for a table or a severity that does not exist.
+    """Return which rule decides about rows. Raises `UnexplainedError` for a table, key or severity that does not exist.
 
     Parameters
     ----------
     lake
-        Where runs are looked up; None if there is none.
+        The lake with the facts about runs; None to explain without a lake.
     """
     if asked.table not in contracts:
         raise UnexplainedError(f"there is no table {asked.table!r}", hint=did_you_mean(asked.table, contracts))
@@ -161,32 +161,30 @@ def explain(
         if text is not None:
             facts[key] = frozenset({text})
     if asked.run is not None:
-        known = {} if lake is None else all_run_facts(lake.tables)
-        if asked.run in known:
-            facts |= known[asked.run]
+        runs = {} if lake is None else all_run_facts(lake.tables)
+        if asked.run in runs:
+            facts |= runs[asked.run]
         else:
             note = f"no row of 'runs' is of {asked.run!r}, so rules by {', '.join(sorted(RUN_KEYS - {'run'}))} are not"
-            note = f"{note} about it; {did_you_mean(asked.run, known)}" if known else f"{note} about it"
-    made = decide(policies.rules, facts, holds)
-    decisions = tuple(steps(policies.rules, facts, made, holds))
+            note = f"{note} about it; {did_you_mean(asked.run, runs)}" if runs else f"{note} about it"
+    decision = decide(policies.rules, facts, holds)
     others = [
         rule
         for rule in (*holds, *policies.rules)
-        if rule.row_keys and rule.may_match(contract) and not rule.matches(facts) and not _is_about_others(rule, facts)
+        if rule.row_keys and rule.may_match(contract) and not rule.matches(facts) and not _contradicts(rule, facts)
     ]
-    shown = tuple(_masks(contract, policies.rules, facts, holds, asked.day))
-    moving = None if contract.retention in KEPT else archiving_rule(policies.rules, facts, holds)
-    when = None if moving is None else _due(moving.action_days["archive"], asked.day)
+    archiver = None if contract.retention in KEPT else archiving_rule(policies.rules, facts, holds)
+    archive_day = None if archiver is None else _due(archiver.action_days["archive"], asked.day)
     return Explanation(
         asked,
         facts,
-        made,
-        decisions,
-        _due(made.period_days, asked.day),
+        decision,
+        tuple(steps(policies.rules, facts, decision, holds)),
+        _due(decision.period_days, asked.day),
         tuple(others),
         note.rstrip("; "),
-        shown,
-        None if moving is None or when is None else (moving, when),
+        tuple(_masks(contract, policies.rules, facts, holds, asked.day)),
+        None if archiver is None or archive_day is None else (archiver, archive_day),
         () if lake is None else tuple(archives(lake.tables, asked.table, asked.day)),
     )
 
@@ -201,11 +199,11 @@ def _masks(
             yield MaskedColumn(column, mask.spec, rule, due)
 
 
-def _is_about_others(rule: Rule, facts: Facts) -> bool:
-    """Return whether a rule cannot match rows with these facts."""
-    known = [key for key in rule.row_keys if key in facts]
-    only = Rule(rule.name, {key: rule.where[key] for key in known}, "", "", "", rule.at)
-    return not only.matches(facts)
+def _contradicts(rule: Rule, facts: Facts) -> bool:
+    """Return whether known facts exclude that a rule matches."""
+    known_keys = [key for key in rule.row_keys if key in facts]
+    by_known_keys = Rule(rule.name, {key: rule.where[key] for key in known_keys}, "", "", "", rule.at)
+    return not by_known_keys.matches(facts)
 
 
 def _due(period_days: int | None, day: date) -> date | None:

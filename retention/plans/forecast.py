@@ -1,8 +1,8 @@
-"""What tables will hold in months to come, under some policies: rows, bytes and, with a price, money.
+"""Forecasts the size of tables in the next months under given policies: rows, bytes and, with a price, cost.
 
-The Delta log has what is there now. What comes is assumed to be the mean of the last 30 days, or of the days that a
-younger table has. Rows that become aggregates leave their table, and the table of aggregates gains as much for each
-row as it did so far; before the first it gains nothing. Nothing is written.
+Current sizes come from the Delta log. Growth is the mean of the last 30 days, or of all days of a younger table. A
+downsampled row leaves its table and adds the mean size of its aggregates so far to the table of aggregates; without
+aggregates so far it adds nothing. Nothing is written.
 """
 
 from collections import defaultdict
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 
 GROWTH_DAYS: Final = 30
-"""Days before the first simulated one whose mean is what comes each day."""
+"""Number of past days whose mean is the daily growth."""
 UNKNOWN: Final = None
-"""Team of runs that say none, metric of rows that have none."""
+"""Team of runs without a team, and metric of rows without a metric."""
 
 
 @dataclass(slots=True)
 class StoredBytes:
-    """What one table, team or metric holds.
+    """Stored rows and bytes of one table, team or metric.
 
     Attributes
     ----------
     rows, bytes
-        Now.
+        Current totals.
     by_day
         Bytes by date.
     """
@@ -54,17 +54,17 @@ class StoredBytes:
     by_day: dict[date, float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, day: date, rows: int, size_bytes: float) -> None:
-        """Take in rows of a date."""
+        """Add rows of a date."""
         self.rows += rows
         self.bytes += size_bytes
         self.by_day[day] += size_bytes
 
     def bytes_per_day(self, today: date, days: int = GROWTH_DAYS) -> float | None:
-        """Return the mean of the last whole days; None where the oldest rows are of today."""
-        known = [day for day in self.by_day if day < today]
-        if not known:
+        """Return the mean growth over the last complete days; None if there are no rows from before today."""
+        past_days = [day for day in self.by_day if day < today]
+        if not past_days:
             return None
-        first = max(min(known), today - timedelta(days=days))
+        first = max(min(past_days), today - timedelta(days=days))
         return sum(size for day, size in self.by_day.items() if first <= day < today) / (today - first).days
 
     def plain(self, today: date, noun: str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class StoredBytes:
 def growth(
     lake: "Lake", contracts: "Mapping[str, Contract]"
 ) -> tuple[list[StoredBytes], list[StoredBytes], list[StoredBytes]]:
-    """Return what tables, teams and metrics hold, the largest first."""
+    """Return the sizes of tables, teams and metrics, each list with the largest first."""
     teams = {run: facts.get("team", frozenset()) for run, facts in all_run_facts(lake.tables).items()}
     tables: dict[str | None, StoredBytes] = {}
     by_team: dict[str | None, StoredBytes] = {}
@@ -84,20 +84,21 @@ def growth(
     for contract in contracts.values():
         for columns, values, day, rows, size_bytes in _cells(lake, contract):
             tables.setdefault(contract.table, StoredBytes(contract.table)).add(day, rows, size_bytes)
-            known = dict(zip(columns, values, strict=True))
+            row = dict(zip(columns, values, strict=True))
             if "run" in columns:
-                team = ", ".join(sorted(teams.get(known["run"], ()))) or UNKNOWN
+                team = ", ".join(sorted(teams.get(row["run"], ()))) or UNKNOWN
                 by_team.setdefault(team, StoredBytes(team)).add(day, rows, size_bytes)
             if "metric" in columns:
-                by_metric.setdefault(known["metric"], StoredBytes(known["metric"])).add(day, rows, size_bytes)
-    first, second, third = (
-        sorted(one.values(), key=lambda held: (-held.bytes, held.name or "")) for one in (tables, by_team, by_metric)
-    )
-    return first, second, third
+                by_metric.setdefault(row["metric"], StoredBytes(row["metric"])).add(day, rows, size_bytes)
+    return _largest_first(tables), _largest_first(by_team), _largest_first(by_metric)
+
+
+def _largest_first(sizes: Mapping[str | None, StoredBytes]) -> list[StoredBytes]:
+    return sorted(sizes.values(), key=lambda stored: (-stored.bytes, stored.name or ""))
 
 
 def _cells(lake: "Lake", contract: "Contract") -> Iterator[tuple[tuple[str, ...], tuple[Any, ...], date, int, float]]:
-    """Yield the columns that tell rows apart, their values, and date, rows and bytes of them."""
+    """Yield groups of rows: the names of run and metric columns, their values, and date, rows and bytes."""
     handle = latest(lake.tables, contract.table)
     if handle is None:
         return
@@ -115,12 +116,12 @@ GB: Final = 1e9
 Amount = tuple[float, float]
 """Rows and bytes."""
 Cells = dict[tuple[date, int | None], Amount]
-"""Amounts by date and period."""
+"""Amounts by date, and by the period in days after which they leave the table; None for never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """What a table holds at the end of a simulated month of 30 days; `cost` of that month, None without a price."""
+    """Size of a table at the end of a simulated month of 30 days. `cost` is for that month; None without a price."""
 
     day: date
     rows: int
@@ -134,16 +135,16 @@ class Month:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A table's months.
+    """The simulated months of a table.
 
     Attributes
     ----------
     rows, bytes
-        Now.
+        Current size.
     rows_per_day
-        What is assumed to come; None where the table is too young to tell, and nothing is assumed to come.
+        Assumed growth; None if the table has no complete day, so that no growth is assumed.
     months
-        From the first to the last.
+        The months in order.
     """
 
     table: str
@@ -154,7 +155,7 @@ class Forecast:
 
     @property
     def cost(self) -> float | None:
-        """Of all months; None without a price."""
+        """Cost of all months; None without a price."""
         costs = [month.cost for month in self.months if month.cost is not None]
         return sum(costs) if costs else None
 
@@ -178,30 +179,28 @@ def simulate(
     months: int = 12,
     price_per_gb_month: float | None = None,
 ) -> list[Forecast]:
-    """Return what each table of the lake would hold, if each plan were applied on the day that it is due.
+    """Return a forecast for each table of the lake, as if each plan were applied on the day when it is due.
 
     Parameters
     ----------
     price_per_gb_month
-        Of 10^9 bytes stored for 30 days.
+        Price of 10^9 bytes stored for 30 days; None for forecasts without cost.
     """
     price = price_per_gb_month
     runs = run_facts(lake.tables, policies.rules)
     tables = [
-        projected
-        for name in contracts
-        if (projected := _table(lake, contracts[name], policies, runs, today)) is not None
+        table for contract in contracts.values() if (table := _table(lake, contract, policies, runs, today)) is not None
     ]
-    gains = kept_of_a_row(lake.tables) if any(one.folds is not None for one in tables) else {}
+    gains = aggregates_per_row(lake.tables) if any(table.source is not None for table in tables) else {}
     forecasts = []
     for table in tables:
         by_month = []
-        for at in range(1, months + 1):
-            end = today + timedelta(days=at * MONTH_DAYS)
-            amounts = [_held_at_end(table.cells, table.rate or {}, today, end)]
+        for month in range(1, months + 1):
+            end = today + timedelta(days=month * MONTH_DAYS)
+            amounts = [_amount_at_end(table.cells, table.rate or {}, today, end)]
             if table.contract.table == DOWNSAMPLED:
                 amounts += [
-                    _aggregate_rows(other, gains.get(other.folds or ("", 0)), table, today, end) for other in tables
+                    _aggregate_amount(other, gains.get(other.source or ("", 0)), table, today, end) for other in tables
                 ]
             rows, size = _sum(amounts)
             by_month.append(Month(end, round(rows), round(size), None if price is None else size / GB * price))
@@ -212,13 +211,18 @@ def simulate(
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """What a table holds, by date and by days after which it goes, and what comes a day, by these days.
+    """Current size and growth of a table.
 
     Attributes
     ----------
-    folds, kept
-        Table and interval (ns) of the rule that downsamples it, and the days after which its rows become aggregates;
-        None where none does.
+    cells
+        Current rows and bytes.
+    rate
+        Rows and bytes per day, by period; None if the table has no complete day.
+    source
+        For a downsampled table, its name and the interval (ns) of its aggregates; None for other tables.
+    downsample_days
+        Days after which its rows are downsampled.
     """
 
     contract: "Contract"
@@ -226,8 +230,8 @@ class _Table:
     bytes: int
     cells: Cells
     rate: dict[int | None, Amount] | None
-    folds: tuple[str, int] | None
-    kept: int
+    source: tuple[str, int] | None
+    downsample_days: int
 
 
 def _table(lake: "Lake", contract: "Contract", policies: "Policies", runs: RunFacts, today: date) -> _Table | None:
@@ -243,13 +247,13 @@ def _table(lake: "Lake", contract: "Contract", policies: "Policies", runs: RunFa
         period = days if rule is not None and (period is None or days < period) else period
         rows, size = cells[day, period]
         cells[day, period] = (rows + share_rows, size + some_bytes)
-    held, size_bytes = (int(pc.sum(live[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
-    folds = None if rule is None else (contract.table, (rule.interval_s or 0) * 1_000_000_000)
-    return _Table(contract, held, size_bytes, cells, _rate(cells, today), folds, days)
+    total_rows, total_bytes = (int(pc.sum(live[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
+    source = None if rule is None else (contract.table, (rule.interval_s or 0) * 1_000_000_000)
+    return _Table(contract, total_rows, total_bytes, cells, _rate(cells, today), source, days)
 
 
-def kept_of_a_row(tables: "Tables") -> dict[tuple[str, int], Amount]:
-    """Return rows and bytes of aggregates that a row left so far, by table and interval (ns)."""
+def aggregates_per_row(tables: "Tables") -> dict[tuple[str, int], Amount]:
+    """Return the mean rows and bytes of aggregates per downsampled row so far, by table and interval (ns)."""
     handle = latest(tables, DOWNSAMPLED)
     if handle is None:
         return {}
@@ -258,29 +262,30 @@ def kept_of_a_row(tables: "Tables") -> dict[tuple[str, int], Amount]:
     size = float(pc.sum(live["size_bytes"]).as_py() or 0) / max(rows.num_rows, 1)
     sums = rows.group_by(["table", "interval_ns"]).aggregate([("rows", "sum"), ([], "count_all")]).to_pylist()
     return {
-        (one["table"], one["interval_ns"]): (
-            one["count_all"] / one["rows_sum"],
-            size * one["count_all"] / one["rows_sum"],
+        (row["table"], row["interval_ns"]): (
+            row["count_all"] / row["rows_sum"],
+            size * row["count_all"] / row["rows_sum"],
         )
-        for one in sums
-        if one["rows_sum"]
+        for row in sums
+        if row["rows_sum"]
     }
 
 
-def _aggregate_rows(source: _Table, gain: Amount | None, into: _Table, today: date, end: date) -> Amount:
-    """Return what a table's rows left in the table of aggregates by the end of a day, and is kept there."""
+def _aggregate_amount(source: _Table, gain: Amount | None, target: _Table, today: date, end: date) -> Amount:
+    """Return the rows and bytes that downsampling of one table adds to the table of aggregates by the end of a day."""
     if gain is None:
         return 0.0, 0.0
-    longest = max((period for _, period in into.cells if period is not None), default=None)
+    longest = max((period for _, period in target.cells if period is not None), default=None)
     most = (end - date.min).days if longest is None else longest
-    there = sum(
+    current_rows = sum(
         rows
         for (day, period), (rows, _) in source.cells.items()
-        if period == source.kept and source.kept < (end - day).days <= most
+        if period == source.downsample_days and source.downsample_days < (end - day).days <= most
     )
-    days = max(0, min((end - today).days - 1, most) - source.kept)
-    coming = sum(rows for period, (rows, _) in (source.rate or {}).items() if period == source.kept) * days
-    return (there + coming) * gain[0], (there + coming) * gain[1]
+    days = max(0, min((end - today).days - 1, most) - source.downsample_days)
+    rates = (source.rate or {}).items()
+    new_rows = sum(rows for period, (rows, _) in rates if period == source.downsample_days) * days
+    return (current_rows + new_rows) * gain[0], (current_rows + new_rows) * gain[1]
 
 
 def _sum(amounts: Sequence[Amount]) -> Amount:
@@ -288,7 +293,7 @@ def _sum(amounts: Sequence[Amount]) -> Amount:
 
 
 def _rate(cells: Mapping[tuple[date, int | None], Amount], today: date) -> dict[int | None, Amount] | None:
-    """Return rows and bytes that come a day, by period; None where no whole day tells."""
+    """Return the mean rows and bytes per day, by period; None if there is no complete day."""
     days = [day for day, _ in cells if day < today]
     if not days:
         return None
@@ -302,30 +307,30 @@ def _rate(cells: Mapping[tuple[date, int | None], Amount], today: date) -> dict[
     return rates
 
 
-def _held_at_end(
+def _amount_at_end(
     cells: Mapping[tuple[date, int | None], Amount], rate: Mapping[int | None, Amount], today: date, end: date
 ) -> Amount:
-    """Forecast what is stored at the end of a day: current rows not yet due, and the last days of new ones."""
-    stays = [amount for (day, period), amount in cells.items() if period is None or (end - day).days <= period]
-    coming = (end - today).days
-    grown = [
+    """Return rows and bytes at the end of a day: current rows that are not due by then, and the growth until then."""
+    current = [amount for (day, period), amount in cells.items() if period is None or (end - day).days <= period]
+    new_days = (end - today).days
+    growth_amounts = [
         (rows * span, size * span)
         for period, (rows, size) in rate.items()
-        for span in (coming if period is None else min(coming, period + 1),)
+        for span in (new_days if period is None else min(new_days, period + 1),)
     ]
-    return _sum([*stays, *grown])
+    return _sum([*current, *growth_amounts])
 
 
 def over_budget(tables: "Tables", contracts: "Mapping[str, Contract]", policies: "Policies") -> list[str]:
-    """Return the budgets that are passed now, in lines; from the Delta logs."""
+    """Return a line for each rule whose budget is exceeded now, by the sizes in the Delta logs."""
     lines = []
     for rule in policies.rules:
         if rule.budget_bytes is None:
             continue
         handles = [latest(tables, contract.table) for contract in contracts.values() if rule.may_match(contract)]
-        held = sum(int(pc.sum(files(handle)["size_bytes"]).as_py() or 0) for handle in handles if handle is not None)
-        if held > rule.budget_bytes:
+        size = sum(int(pc.sum(files(handle)["size_bytes"]).as_py() or 0) for handle in handles if handle is not None)
+        if size > rule.budget_bytes:
             lines.append(
-                f"{rule.at}: {held:,} bytes are over the {rule.budget_bytes:,} of rule {rule.name} ({rule.owner})"
+                f"{rule.at}: {size:,} bytes are over the {rule.budget_bytes:,} of rule {rule.name} ({rule.owner})"
             )
     return lines

@@ -1,11 +1,11 @@
-"""The proof of masks: values that are stored, held against the shape that their masks leave.
+"""The proof of masks: checks that stored values have the form that their masks produce.
 
-    at capture   rows that the masking policy is about, from its day on
-    at rest      rows that a rule's mask_after_days is over for
+    at capture   rows that the masking policy selects, from its start date on
+    at rest      rows whose age is past mask_after_days of a rule
     in shares    copies of what roles see
 
-A sample: of each table the newest files and some in between, of each of them all distinct values of the masked columns.
-Neither the register of plans nor the policy is believed; no value is reported.
+The proof reads a sample: the newest files of each table and some older ones, with all distinct values of the masked
+columns. It does not rely on the register of plans, and reports no value.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from ranklake.masking.columns import unmasked_values
 from ranklake.masking.masks import Mask, Pseudonyms, default_mask
 from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.due import ages, by_day
-from ranklake.retention.plans.masks import Masks, OpenedMasks, Partition
+from ranklake.retention.plans.masks import Masks, Partition, SealedMasks
 from ranklake.retention.policies.order import cutoff
 from ranklake.retention.policies.parts import Parts, run_facts
 from ranklake.retention.shares.definition import copy_contract
@@ -40,31 +40,31 @@ if TYPE_CHECKING:
     from ranklake.retention.policies.policies import Policies
 
 FILES: Final = 8
-"""Files of a table, or dates, that are looked at: half of them the newest, the others spread over the rest."""
+"""Number of files or dates in the sample of a table: half of them the newest, the others spread over the rest."""
 GRACE_DAYS: Final = 7
-"""How long after its period a value may wait for a plan to be approved and applied."""
+"""Days after its period in which a value counts as ``due``, for a plan to be approved and applied."""
 CAPTURE: Final = "at capture"
 REST: Final = "at rest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What was found of one masked column at one place.
+    """Result for one masked column at one place.
 
     Attributes
     ----------
     place
         ``at capture``, ``at rest`` or ``share`` with its role.
     table, column, mask
-        What is masked, and how.
+        The column and its mask.
     values
-        Distinct values that were looked at, NULL aside.
+        Number of distinct values in the sample, without NULL.
     unmasked
-        How many of them the mask cannot have left.
+        Number of these values that the mask cannot have produced.
     first, last
-        Dates between which those are; None where there are none.
+        First and last date with unmasked values; None if there are none.
     status
-        ``masked``, ``unmasked``; ``due`` where a plan may still come for it; ``unseen`` where there was no value.
+        ``masked``; ``unmasked``; ``due`` if a plan may still mask the values; ``unseen`` if the sample has no value.
     """
 
     place: str
@@ -79,7 +79,7 @@ class Proof:
 
     @property
     def hint(self) -> str:
-        """What to do about it; empty where nothing is to be done."""
+        """How to fix the problem; empty if there is none."""
         if self.status in {"masked", "unseen"}:
             return ""
         if self.place == CAPTURE:
@@ -90,11 +90,11 @@ class Proof:
 
     @property
     def problem(self) -> str:
-        """What is wrong, in one line."""
+        """The problem in one line."""
         days = f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
-        of = f"{self.unmasked:,} of {self.values:,} distinct values"
+        count = f"{self.unmasked:,} of {self.values:,} distinct values"
         verb = "wait to be masked" if self.status == "due" else "are not"
-        return f"{self.table}.{self.column} is masked {self.place} ({self.mask}), and {of} of {days} {verb}"
+        return f"{self.table}.{self.column} is masked {self.place} ({self.mask}), and {count} of {days} {verb}"
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -109,13 +109,12 @@ class _Count:
     last: date | None = None
 
     def add(self, distinct: pa.Array, masks: Sequence[Mask], pseudonyms: Pseudonyms | None, day: date) -> None:
-        """Count distinct values, of which each is as one of some masks leaves it."""
-        left = distinct
+        """Count distinct values of a date. A value is masked if any of the masks can have produced it."""
+        rest = distinct
         for mask in masks:
-            left = unmasked_values(left, mask, pseudonyms)
-        wrong = len(left)
-        self.values, self.unmasked = self.values + len(distinct), self.unmasked + wrong
-        if wrong:
+            rest = unmasked_values(rest, mask, pseudonyms)
+        self.values, self.unmasked = self.values + len(distinct), self.unmasked + len(rest)
+        if len(rest):
             self.first = day if self.first is None else min(self.first, day)
             self.last = day if self.last is None else max(self.last, day)
 
@@ -146,17 +145,17 @@ def prove(
     pseudonyms: Pseudonyms | None = None,
     as_of: date,
 ) -> Iterator[Proof]:
-    """Yield what a sample shows of every masked column, by place, table and column. Writes nothing.
+    """Yield the result for every masked column, by place, table and column. Writes nothing.
 
     Parameters
     ----------
     pseudonyms
-        To tell genuine pseudonyms; without them whatever has their form is one.
+        Keyring to verify pseudonyms; without it every value in the form of a pseudonym is accepted.
     """
     for table, masks in capture.columns.items():
         if table in contracts:
             yield from _capture_proofs(lake, contracts[table], masks, capture.since, pseudonyms)
-    yield from _at_rest(lake, contracts, policies, as_of, pseudonyms)
+    yield from _rest_proofs(lake, contracts, policies, as_of, pseudonyms)
     for share in shares(lake.store):
         if share.role in roles:
             yield from _share_proofs(open_place(lake.store, share.uri), roles[share.role], contracts, pseudonyms)
@@ -171,8 +170,8 @@ def _capture_proofs(
     live = files(handle)
     if since is not None:
         live = live.filter(pc.greater_equal(live["date"], pa.scalar(since, pa.date32())))
-    opened = OpenedMasks(lake, contract)  # what was masked at capture is sealed since
-    yield from _looked_at(lake.tables, contract, live, masks, CAPTURE, pseudonyms, opened)
+    sealed_masks = SealedMasks(lake, contract)  # values that were masked at capture may be sealed now
+    yield from _column_proofs(lake.tables, contract, live, masks, CAPTURE, pseudonyms, sealed_masks)
 
 
 def _share_proofs(
@@ -187,19 +186,20 @@ def _share_proofs(
         handle = delta_table(place, table) if masks else None
         if handle is not None:
             copy = copy_contract(role, contracts[table])
-            yield from _looked_at(Tables(place), copy, files(handle), masks, f"in the share of {role.name}", pseudonyms)
+            where = f"in the share of {role.name}"
+            yield from _column_proofs(Tables(place), copy, files(handle), masks, where, pseudonyms)
 
 
-def _looked_at(
+def _column_proofs(
     tables: "Tables",
     contract: "Contract",
     live: pa.Table,
     masks: Mapping[str, Mask],
     place: str,
     pseudonyms: Pseudonyms | None,
-    opened: OpenedMasks | None = None,
+    sealed_masks: SealedMasks | None = None,
 ) -> Iterator[Proof]:
-    """Yield what the files of a table show of columns that all of their rows have masked."""
+    """Yield the results for columns of a table that are masked in all rows."""
     live = live.sort_by([("date", "ascending"), ("path", "ascending")])
     sample = live.take(pa.array(spread(live.num_rows), pa.int64()))
     days = dict(zip(sample["path"].to_pylist(), sample["date"].to_pylist(), strict=True))
@@ -207,15 +207,16 @@ def _looked_at(
     for path, rows in read_some(tables, contract, sample, list(counts)):
         for name, count in counts.items():
             column = contract.column(name)
-            or_at_rest = default_mask(column.mask, column.class_, column.type)  # a rule may have come after
-            shapes = [masks[name]] if opened is None else [masks[name], or_at_rest]
-            values = _distinct(rows[name])
-            count.add(values if opened is None else opened.readable(values), shapes, pseudonyms, days[path])
+            values, accepted = _distinct(rows[name]), [masks[name]]
+            if sealed_masks is not None:  # a rule may have masked the captured value again
+                accepted.append(default_mask(column.mask, column.class_, column.type))
+                values = sealed_masks.readable(values)
+            count.add(values, accepted, pseudonyms, days[path])
     for name, count in sorted(counts.items()):
         yield count.proof(place, contract.table, name, masks[name])
 
 
-def _at_rest(
+def _rest_proofs(
     lake: "Lake",
     contracts: "Mapping[str, Contract]",
     policies: "Policies",
@@ -234,33 +235,33 @@ def _at_rest(
         least = cutoff(min(masks.days), as_of)
         old = [] if least is None else sorted((day, age) for day, age in ages(live).items() if age < least)
         counts = {name: _Count() for name in masks.columns}
-        for place in spread(len(old)):
-            day, age = old[place]
+        for index in spread(len(old)):
+            day, age = old[index]
             parts = parts_of(day)
-            of_day = live.filter(pc.equal(live["date"], pa.scalar(day, pa.date32()))).slice(0, 1)
+            first_file = live.filter(pc.equal(live["date"], pa.scalar(day, pa.date32()))).slice(0, 1)
             partition = Partition(masks, parts, age, as_of, pseudonyms)
-            for _, rows in read_some(
-                lake.tables, contract, of_day, list(dict.fromkeys([*parts.columns, *masks.columns]))
-            ):
-                for name, which in partition.which(rows).items():
-                    mask, values = masks.columns[name], _distinct(rows[name].filter(which))
-                    values = masks.opened.readable(values) if masks.opened.needs_keys({name: mask}) else values
+            columns = list(dict.fromkeys([*parts.columns, *masks.columns]))
+            for _, rows in read_some(lake.tables, contract, first_file, columns):
+                for name, is_due in partition.due_rows(rows).items():
+                    mask, values = masks.columns[name], _distinct(rows[name].filter(is_due))
+                    if masks.sealed_masks.needs_keys({name: mask}):
+                        values = masks.sealed_masks.readable(values)
                     counts[name].add(values, [mask], pseudonyms, day)
-        late = None if least is None else least - timedelta(days=GRACE_DAYS)
+        due_from = None if least is None else least - timedelta(days=GRACE_DAYS)
         for name, count in sorted(counts.items()):
-            yield count.proof(REST, contract.table, name, masks.columns[name], due_from=late)
+            yield count.proof(REST, contract.table, name, masks.columns[name], due_from=due_from)
 
 
 def _distinct(values: pa.ChunkedArray) -> pa.Array:
-    """Return distinct values but NULL; all of a type that cannot be compared."""
-    whole = values.combine_chunks()
-    return (whole if pa.types.is_list(values.type) else pc.unique(whole)).drop_null()
+    """Return the distinct values without NULL; for lists, which cannot be compared, all values."""
+    array = values.combine_chunks()
+    return (array if pa.types.is_list(values.type) else pc.unique(array)).drop_null()
 
 
-def spread(many: int, most: int = FILES) -> Sequence[int]:
-    """Return places among so many: the last few, and some in between, in order."""
-    if many <= most:
-        return range(many)
+def spread(count: int, most: int = FILES) -> Sequence[int]:
+    """Return at most `most` sorted indices below `count`: half of them the last ones, the others spread evenly."""
+    if count <= most:
+        return range(count)
     newest = most // 2
-    rest = many - newest
-    return [*(step * rest // (most - newest) for step in range(most - newest)), *range(rest, many)]
+    rest = count - newest
+    return [*(step * rest // (most - newest) for step in range(most - newest)), *range(rest, count)]

@@ -1,10 +1,10 @@
-"""Values that are due to be masked: columns of rows that a rule gives so many days, and that are not masked yet.
+"""Values that are due to be masked by rules with ``mask_after_days``, and the rewriting of their files.
 
-    rules with mask_after_days ──▶ which columns of which rows, under which mask ──▶ due ──▶ files rewritten
+    rules with mask_after_days ──▶ columns of rows, with their masks ──▶ values not masked yet ──▶ files rewritten
 
-The mask of a column is its contract's. A date whose files an applied plan masked so is known from the register, and not
-read again; of others the columns are read until a value is found that the mask would change. So a masked date is not
-due again, also when its files were merged since or a key was rotated.
+A column's mask is in its contract. The register shows which files an applied plan masked; these are not read again. In
+other files, the columns are read until a value is found that the mask would change. So a masked date is not due again,
+even after its files were merged or a key was rotated.
 """
 
 import hashlib
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from ranklake.retention.subjects.keys import SubjectKey
 
 
-_WHOLE: Final = frozenset({"nullify", "hash"})
-"""Masks that need not know what a value says."""
+_OPAQUE: Final = frozenset({"nullify", "hash"})
+"""Masks that do not depend on the content of a sealed value, so that no key is needed."""
 
 
-class OpenedMasks:
-    """Masks of values of a table, sealed ones among them.
+class SealedMasks:
+    """Masks values of a table, including values that are sealed under keys of people.
 
-    Its methods raise as `ranklake.retention.subjects.store.KeyStore` where a mask needs keys that are not available.
+    Its methods raise the errors of `ranklake.retention.subjects.store.KeyStore` if a mask needs keys that are missing.
     """
 
     def __init__(self, lake: "Lake", contract: "Contract") -> None:
@@ -62,30 +62,33 @@ class OpenedMasks:
         return KeyStore(self._lake).by_id() if has_keys(self._lake) else {}
 
     def needs_keys(self, masks: "Mapping[str, Mask]") -> bool:
-        """Return whether some masks of columns may have to open what is sealed."""
-        columns = {f"{self._contract.table}.{name}" for name, mask in masks.items() if mask.kind not in _WHOLE}
+        """Return whether some of the masks, given by column, may have to open sealed values."""
+        columns = {f"{self._contract.table}.{name}" for name, mask in masks.items() if mask.kind not in _OPAQUE}
         return bool(columns) and not columns.isdisjoint(Lineage(self._lake.store).sealed_columns(self._contract))
 
     def mask_values(self, values: pa.Array, mask: "Mask", pseudonyms: "Pseudonyms | None") -> pa.Array:
-        """Return values as a mask leaves them where they are stored; see `ranklake.masking.columns.mask_values`."""
-        if mask.kind in _WHOLE or not _are_sealed(values):
+        """Return masked values; a sealed value is masked in clear and sealed again.
+
+        See `ranklake.masking.columns.mask_values`.
+        """
+        if mask.kind in _OPAQUE or not _are_sealed(values):
             return mask_values(values, mask, pseudonyms)
         dictionary = values.cast(pa.string()).dictionary_encode()
         texts = dictionary.dictionary.to_pylist()
         clear = pa.array([self.clear(text) for text in texts], pa.string())
-        shown = mask_values(clear, mask, pseudonyms).to_pylist()
-        made = [self._sealed_again(*pair) for pair in zip(texts, shown, strict=True)]
-        return pa.array(made, pa.string()).take(dictionary.indices)
+        masked = mask_values(clear, mask, pseudonyms).to_pylist()
+        sealed = [self._seal_like(*pair) for pair in zip(texts, masked, strict=True)]
+        return pa.array(sealed, pa.string()).take(dictionary.indices)
 
     def unmasked_values(self, values: pa.Array, mask: "Mask", pseudonyms: "Pseudonyms | None") -> pa.Array:
-        """Return those of some values that a mask cannot have left; see `ranklake.masking.columns.unmasked_values`."""
-        if mask.kind in _WHOLE or not _are_sealed(values):
+        """Return the values that are not masked yet; see `ranklake.masking.columns.unmasked_values`."""
+        if mask.kind in _OPAQUE or not _are_sealed(values):
             return unmasked_values(values, mask, pseudonyms)
-        shown = self.mask_values(values, mask, pseudonyms)
-        return values.filter(pc.fill_null(pc.not_equal(shown, values.cast(pa.string())), fill_value=False))
+        masked = self.mask_values(values, mask, pseudonyms)
+        return values.filter(pc.fill_null(pc.not_equal(masked, values.cast(pa.string())), fill_value=False))
 
     def readable(self, values: pa.Array) -> pa.Array:
-        """Return values in clear, without those that nobody can open here; distinct ones stay so."""
+        """Return distinct values in clear, without sealed values that cannot be opened here."""
         if not _are_sealed(values):
             return values
         if not self._lake.config.subjects.keys:
@@ -93,18 +96,19 @@ class OpenedMasks:
         return pa.array([self.clear(text) for text in values.to_pylist()], pa.string()).drop_null()
 
     def clear(self, text: str) -> str | None:
-        """Return what a text says; None of a sealed one that no key opens."""
+        """Return a text in clear; None if it is sealed and no key opens it."""
         return unseal_text(text, self._keys) if sealed_by(text) is not None else text
 
-    def _sealed_again(self, text: str, shown: str | None) -> str | None:
+    def _seal_like(self, text: str, masked: str | None) -> str | None:
+        """Return a masked text, sealed under the key of the original text; the original if it could not be opened."""
         key_id = sealed_by(text)
         if key_id is None:
-            return shown
-        return text if shown is None else self._keys[key_id].seal(shown)
+            return masked
+        return text if masked is None else self._keys[key_id].seal(masked)
 
 
 def _are_sealed(values: pa.Array) -> bool:
-    """Return whether one of some values is sealed."""
+    """Return whether any of the values is sealed."""
     type_ = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     return pa.types.is_string(type_) and bool(pc.any(_is_sealed(values)).as_py())
 
@@ -124,16 +128,16 @@ class Masks:
     rules
         All rules.
     applied
-        Retention plans that were applied, and not cancelled.
+        Retention plans that were applied and not cancelled.
 
     Attributes
     ----------
     rules, of_table
-        Those that can matter, and of them those that mask something here.
+        Rules that mask or set a minimum; and those of them that mask columns of this table.
     columns
-        Columns that a rule masks, with their masks; empty where there is nothing to do.
-    opened
-        Masks values, those among them that keys of people sealed.
+        Columns that a rule masks, with their masks; empty if no rule masks this table.
+    sealed_masks
+        Masks values, including values that are sealed under keys of people.
     """
 
     def __init__(
@@ -141,28 +145,28 @@ class Masks:
     ) -> None:
         self.lake, self.contract = lake, contract
         self.rules = tuple(rule for rule in rules if MASKING in rule.action_days or rule.minimum_days is not None)
-        self.of_table = tuple(one for one in self.rules if MASKING in one.action_days and one.may_match(contract))
-        patterns = {pattern for one in self.of_table for pattern in one.where.get("column", ())}
-        known = maskable(contract)
-        self.columns = {name: known[name] for name in known if any(fnmatchcase(name, one) for one in patterns)}
-        self.opened = OpenedMasks(lake, contract)
+        self.of_table = tuple(rule for rule in self.rules if MASKING in rule.action_days and rule.may_match(contract))
+        patterns = {pattern for rule in self.of_table for pattern in rule.where.get("column", ())}
+        masks = maskable(contract)
+        self.columns = {name: masks[name] for name in masks if any(fnmatchcase(name, glob) for glob in patterns)}
+        self.sealed_masks = SealedMasks(lake, contract)
         self._plans_that_masked = _plans_that_masked(contract.table, applied)
 
     @property
     def days(self) -> list[int]:
-        """After how many days its rules mask."""
-        return [one.action_days[MASKING] for one in self.of_table]
+        """The ages in days from which the table's rules mask."""
+        return [rule.action_days[MASKING] for rule in self.of_table]
 
     def due(self, as_of: date, parts_of: Callable[[date], Parts], skip: Collection[date]) -> Iterator[DuePartition]:
-        """Yield the partitions with values that are due, except for some dates.
+        """Yield the partitions with values that are due, except for the dates to skip.
 
         Parameters
         ----------
         parts_of
-            Tells rows of a date apart, by these rules and by legal holds.
+            Returns these rules, with the legal holds of a date.
 
-        Raises `PolicyError` where columns are hashed and there is no key, and `ranklake.retention.subjects.store`'s
-        errors where keys of people have to open what is masked and are not available.
+        Raises `PolicyError` if columns are hashed and the key is missing, and the errors of
+        `ranklake.retention.subjects.store` if a mask needs keys of people that are missing.
         """
         handle = latest(self.lake.tables, self.contract.table) if self.columns else None
         if handle is None:
@@ -181,11 +185,11 @@ class Masks:
             if self._is_done(day, partition_masks.digest, partition) or not partition_masks.has_unmasked(partition):
                 continue
             yield DuePartition(
-                partition_masks.item(day, partition), partition, partition, masked=partition_masks.mask_rows
+                partition_masks.item(day, partition), partition, partition, mask_rows=partition_masks.mask_rows
             )
 
     def applied_to(self, rows: pa.Table, parts: Parts, age: date, as_of: date) -> pa.Table:
-        """Return rows of one age with the values masked that are due. Raises `PolicyError` as `due` does."""
+        """Return rows of one age with due values masked. Raises `PolicyError` as `due` does."""
         return Partition(self, parts, age, as_of, self._ring).mask_rows(rows)
 
     def due_masks(self, parts: Parts, values: Values, age: date, as_of: date) -> ColumnMasks:
@@ -199,18 +203,18 @@ class Masks:
         return until is not None and age < until
 
     def _is_done(self, day: date, digest: str, partition: pa.Table) -> bool:
-        """Return whether an applied plan wrote all files of a partition with these masks, and of all of its rows.
+        """Return whether an applied plan wrote all files of a partition, with these masks for all rows.
 
-        Of masks of what keys of people sealed nobody knows: a key that was lost then may be back.
+        Always False if masks need keys of people: a key that was missing then may be available now.
         """
-        if self.opened.needs_keys(self.columns):
+        if self.sealed_masks.needs_keys(self.columns):
             return False
         plan = self._plans_that_masked.get((day, digest), 0)
         return all((plan_of(path) or plan + 1) <= plan for path in partition["path"].to_pylist())
 
     @cached_property
     def _ring(self) -> Pseudonyms | None:
-        """What hashes values, read once; None where no column is hashed. Raises `PolicyError`."""
+        """The keyring that hashes values, read once; None if no column is hashed. Raises `PolicyError`."""
         hashed = next((name for name, mask in self.columns.items() if mask.kind == "hash"), None)
         if hashed is None:
             return None
@@ -225,104 +229,100 @@ class Masks:
             raise PolicyError(f"{message}: {error.what}", where="[masking] key", hint=error.hint) from None
         lost = lost_keys(self.lake.store, "masking", pseudonyms.key_ids)
         if lost:
-            lacks = "a key that was in the keyring is not any more: the same person would be another from here on"
+            problem = "a key that was in the keyring is not any more: the same person would be another from here on"
             hint = f"put it back, behind the newer ones; if it is lost for good, delete {redact_uri(lost[0])}"
-            raise PolicyError(f"{message}, and {lacks}", where="[masking] key", hint=hint)
+            raise PolicyError(f"{message}, and {problem}", where="[masking] key", hint=hint)
         return pseudonyms
 
 
 class Partition:
-    """Rows of one date, and what masks do to them.
+    """Masks the rows of one date."""
 
-    Raises nothing of a value; `which` says of rows by column whether they are to be masked.
-    """
-
-    def __init__(self, of: Masks, parts: Parts, age: date, as_of: date, pseudonyms: Pseudonyms | None) -> None:
-        self._of, self._parts, self._age, self._as_of, self._pseudonyms = of, parts, age, as_of, pseudonyms
-        self._whole = {} if parts.columns else of.due_masks(parts, (), age, as_of)
+    def __init__(self, masks: Masks, parts: Parts, age: date, as_of: date, pseudonyms: Pseudonyms | None) -> None:
+        self._masks, self._parts, self._age, self._as_of, self._pseudonyms = masks, parts, age, as_of, pseudonyms
+        self._of_all_rows = {} if parts.columns else masks.due_masks(parts, (), age, as_of)
 
     @property
     def digest(self) -> str:
-        """Digest of what is masked and how, where that is so of all rows; empty where rows differ."""
-        return mask_digest(self._whole) if self._whole else ""
+        """Digest of the masks if they are the same for all rows; empty if rows differ."""
+        return mask_digest(self._of_all_rows) if self._of_all_rows else ""
 
     def item(self, day: date, partition: pa.Table) -> Item:
-        """Return the partition as it is planned."""
-        rules = {one.name: one for one in self._of.of_table}
-        masked = sorted((self._whole or self._of.columns).items())
-        names = ", ".join(f"{name} ({mask.spec})" for name, mask in masked)
-        reasons = " ".join(dict.fromkeys(one.reason for _, one in sorted(rules.items())))
+        """Return the partition as an item of a plan."""
+        rules = {rule.name: rule for rule in self._masks.of_table}
+        columns = sorted((self._of_all_rows or self._masks.columns).items())
+        names = ", ".join(f"{name} ({mask.spec})" for name, mask in columns)
+        reasons = " ".join(dict.fromkeys(rule.reason for _, rule in sorted(rules.items())))
         return planned_item(
-            self._of.contract,
+            self._masks.contract,
             day,
             partition,
             self._as_of,
-            max(self._of.days),
-            reason=f"Masks {names}{'' if self._whole else ' of some rows'}: {reasons}",
+            max(self._masks.days),
+            reason=f"Masks {names}{'' if self._of_all_rows else ' of some rows'}: {reasons}",
             rule=", ".join(sorted(rules)),
             rows=0,
             part_sha256=self.digest or self._part_digest(partition),
         )
 
     def _part_digest(self, partition: pa.Table) -> str:
-        """Return a digest of how many rows with which values come under which masks."""
+        """Return a digest of the number of rows by their values and masks."""
         groups_by_path: dict[str, list[Group]] = {}
         for path, groups in self._parts.groups(partition):
             for group in groups:
-                shown = self._of.due_masks(self._parts, group.values, self._age, self._as_of)
-                groups_by_path.setdefault(path, []).append(Group((*group.values, mask_digest(shown)), group.rows))
+                masks = self._masks.due_masks(self._parts, group.values, self._age, self._as_of)
+                groups_by_path.setdefault(path, []).append(Group((*group.values, mask_digest(masks)), group.rows))
         return part_digest(groups_by_path)
 
     def mask_rows(self, rows: pa.Table) -> pa.Table:
-        """Return rows with the values masked that are due; a column that they lack has none."""
-        for name, which in self.which(rows).items():
+        """Return rows with due values masked."""
+        for name, is_due in self.due_rows(rows).items():
             if name not in rows.column_names:
                 continue
-            shown = self._mask_values(rows[name], self._of.columns[name])
-            place = rows.schema.get_field_index(name)
-            rows = rows.set_column(place, rows.schema.field(name), pc.if_else(which, shown, rows[name]))
+            masked = self._mask_values(rows[name], self._masks.columns[name])
+            index = rows.schema.get_field_index(name)
+            rows = rows.set_column(index, rows.schema.field(name), pc.if_else(is_due, masked, rows[name]))
         return rows
 
     def has_unmasked(self, partition: pa.Table) -> bool:
-        """Return whether a mask that is due would change a value."""
-        names = list(dict.fromkeys([*self._parts.columns, *self._of.columns]))
-        for _, rows in read_some(self._of.lake.tables, self._of.contract, partition, names):
-            for name, which in self.which(rows).items():
-                if not self._are_masked(name, pc.unique(rows[name].filter(which)).drop_null()):
+        """Return whether a due mask would change a value."""
+        names = list(dict.fromkeys([*self._parts.columns, *self._masks.columns]))
+        for _, rows in read_some(self._masks.lake.tables, self._masks.contract, partition, names):
+            for name, is_due in self.due_rows(rows).items():
+                if not self._are_masked(name, pc.unique(rows[name].filter(is_due)).drop_null()):
                     return True
         return False
 
     def _are_masked(self, name: str, values: pa.Array) -> bool:
-        return not len(self._of.opened.unmasked_values(values, self._of.columns[name], self._pseudonyms))
+        return not len(self._masks.sealed_masks.unmasked_values(values, self._masks.columns[name], self._pseudonyms))
 
     def _mask_values(self, values: pa.ChunkedArray, mask: Mask) -> pa.ChunkedArray:
-        chunks = [self._of.opened.mask_values(chunk, mask, self._pseudonyms) for chunk in values.chunks]
+        chunks = [self._masks.sealed_masks.mask_values(chunk, mask, self._pseudonyms) for chunk in values.chunks]
         return pa.chunked_array(chunks, values.type)
 
-    def which(self, rows: pa.Table) -> dict[str, pa.Array]:
-        """Return by column which rows are masked."""
+    def due_rows(self, rows: pa.Table) -> dict[str, pa.Array]:
+        """Return a Boolean array by column, which is true for the rows whose value is due."""
         if not self._parts.columns:
-            every = pa.array([True] * rows.num_rows)
-            return dict.fromkeys(self._whole, every)
+            return dict.fromkeys(self._of_all_rows, pa.array([True] * rows.num_rows))
 
-        def due(name: str) -> Callable[[Values], bool]:
-            return lambda values: name in self._of.due_masks(self._parts, values, self._age, self._as_of)
+        def is_due(name: str) -> Callable[[Values], bool]:
+            return lambda values: name in self._masks.due_masks(self._parts, values, self._age, self._as_of)
 
-        return {name: self._parts.mask(rows, due(name)) for name in self._of.columns}
+        return {name: self._parts.mask(rows, is_due(name)) for name in self._masks.columns}
 
 
-def mask_digest(shown: ColumnMasks) -> str:
-    """Return a digest of the masks of columns."""
-    pairs = sorted((name, mask.spec) for name, mask in shown.items())
+def mask_digest(masks: ColumnMasks) -> str:
+    """Return a digest of masks by column."""
+    pairs = sorted((name, mask.spec) for name, mask in masks.items())
     return hashlib.sha256(json.dumps([MASKING, pairs]).encode()).hexdigest()
 
 
 def _plans_that_masked(table: str, applied: Sequence[RetentionPlan]) -> dict[tuple[date, str], int]:
-    """Return the last plan of the lake that masked a date of a table, by date and digest."""
+    """Return the number of the last plan that masked a date of a table, by date and digest of the masks."""
     numbers: dict[tuple[date, str], int] = {}
     for plan in applied:
         for item in plan.items if plan.plan is not None and plan.intact else ():
             if item.table == table and item.is_mask:
-                place = (item.partition_date, item.part_sha256 or "")
-                numbers[place] = max(numbers.get(place, 0), plan.plan or 0)
+                key = (item.partition_date, item.part_sha256 or "")
+                numbers[key] = max(numbers.get(key, 0), plan.plan or 0)
     return numbers

@@ -1,7 +1,7 @@
-"""Purges what applied retention plans kept, when their grace is over: each by a numbered plan of its own.
+"""Purges the files of applied retention plans after their days of grace, with one numbered plan for each.
 
-First clock and uptime must say that it is over, and no legal hold may be about any of it. Then comes a row of the audit
-trail, then the plan: files deleted, the register's row.
+days of grace over, by clock and uptime? no legal hold? ─▶ audit row (begun) ─▶ one plan: files deleted, and a row of
+the register
 """
 
 from collections import Counter
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 def delete_left(lake: "Lake", applied: "RetentionPlan") -> list[str]:
-    """Delete what can be deleted by now of what a bucket keeps of an applied plan; return `left_in_bucket`."""
+    """Delete object versions of an applied plan that the bucket no longer protects; return `left_in_bucket`."""
     plan = read_plan(lake.store, applied.plan) if applied.plan is not None else None
     if plan is not None:
         remove_dead(lake.fs, purged_places(lake, plan))
@@ -68,26 +68,26 @@ def delete_left(lake: "Lake", applied: "RetentionPlan") -> list[str]:
 
 
 def left_in_bucket(lake: "Lake", applied: "RetentionPlan") -> list[str]:
-    """Return how many versions the bucket keeps of what an applied plan took, in lines by reason; empty if none.
+    """Return how many object versions the bucket keeps of an applied plan's deleted files, one line per reason.
 
-    Where that cannot be determined, one line says so. Raises what the store raises.
+    One line says so if that cannot be determined. Raises the errors of the store.
     """
     plan = read_plan(lake.store, applied.plan) if applied.plan is not None else None
     keeps = keeps_versions(lake.fs, lake.store.root)
     if plan is None or keeps is False:
         return []
     if keeps is None:
-        return [UNKNOWN] if hasattr(lake.fs, "call_s3") else []  # of other stores it never can
-    why: Counter[str] = Counter()
+        return [UNKNOWN] if hasattr(lake.fs, "call_s3") else []  # other stores have no versions
+    counts: Counter[str] = Counter()
     for place in purged_places(lake, plan):
         for version in versions(lake.fs, place):
             if not version.is_current and not version.is_marker:
-                why[why_kept(lake.fs, version) or RIGHT_LACKS] += 1
-    return [f"the bucket keeps {count:,} versions of what went: {reason}" for reason, count in sorted(why.items())]
+                counts[why_kept(lake.fs, version) or RIGHT_LACKS] += 1
+    return [f"the bucket keeps {count:,} versions of what went: {reason}" for reason, count in sorted(counts.items())]
 
 
 def compose(store: "Store", kept_plan: KeptPlan, by: str, number: int) -> "Plan":
-    """Return the plan that purges what a retention plan kept; its row of the register is written, and no other file."""
+    """Return the plan that purges the kept files of a retention plan. Writes only the file with the register's row."""
     row = head_row(kept_plan.proposal, PURGED, by, number)
     add = row_files(store, TABLE, with_time([row]), number)
     facts = {"retention_plan": kept_plan.proposal.name, "of": kept_plan.plan.number}
@@ -95,9 +95,10 @@ def compose(store: "Store", kept_plan: KeptPlan, by: str, number: int) -> "Plan"
 
 
 def execute(lake: "Lake", plan: "Plan", _workers: object = None, _progress: object = None) -> None:
-    """Delete what the plan that is purged kept, and what is left of the same dates from before; then write that down.
+    """Delete the kept files of the purged plan and older files of the same dates, then commit the register's row.
 
-    Can be called again. What other retention plans keep stays. Raises `ranklake.lake.tables.commit.LostRaceError`.
+    Can be called again after a crash. Files that other retention plans keep are spared. Raises
+    `ranklake.lake.tables.commit.LostRaceError`.
     """
     number = plan.body["facts"]["of"]
     carry_out(Unit("purge", detail=f"files that plan {number} kept"), lambda: _delete(lake, number))
@@ -105,58 +106,57 @@ def execute(lake: "Lake", plan: "Plan", _workers: object = None, _progress: obje
 
 
 def _delete(lake: "Lake", number: int) -> None:
-    spare: dict[str, set[str]] = {}
-    mine: list[KeptFile] = []
+    spared_paths: dict[str, set[str]] = {}
+    purged_files: list[KeptFile] = []
     for kept_plan in kept_plans(lake.tables):
         if kept_plan.plan.number == number:
-            mine += kept_plan.files
+            purged_files += kept_plan.files
             continue
         for file in kept_plan.files:
-            spare.setdefault(file.table, set()).add(file.path)
-    for file in mine:
-        delete(lake.store, lake.path("tables", file.table, file.path))  # an earlier try may have come this far
+            spared_paths.setdefault(file.table, set()).add(file.path)
+    for file in purged_files:
+        delete(lake.store, lake.path("tables", file.table, file.path))  # an earlier attempt may have deleted it
     purged = read_plan(lake.store, number)
     if purged is not None:
-        action_plan.purge(lake, purged, spare)
+        action_plan.purge(lake, purged, spared_paths)
 
 
 def verify_purge(lake: "Lake", plan: "Plan") -> None:
-    """Check that a found plan purges what is kept, and whose grace was over when it was begun.
+    """Check that an unfinished plan purges kept files, and that the days of grace were over when the purge began.
 
-    The clock of whoever finds it is not asked: some of the files may be gone already, and nothing brings them back.
+    The time of the audit row counts, not the clock of this machine: some files may be deleted already. Raises
+    `ranklake.lake.plans.plan.RefusedPlanError`.
     """
     verify_files(lake, plan)
     name, number = plan.body["facts"]["retention_plan"], plan.body["facts"]["of"]
     kept_plan = kept_plan_of(lake.tables, name, number)
     if kept_plan is None:
         raise refusal(lake.store, plan, f"the plan would delete what is not kept: {name}")
-    if why_not := _why_not_begun(lake, kept_plan):
-        raise refusal(lake.store, plan, f"the plan would delete what {name} keeps: {why_not}")
+    if fault := _begin_fault(lake, kept_plan):
+        raise refusal(lake.store, plan, f"the plan would delete what {name} keeps: {fault}")
     verify_written(lake.store, plan, TABLE, {"retention_plan": name, "row_kind": PURGED, "plan": plan.number})
 
 
-def _why_not_begun(lake: "Lake", kept_plan: KeptPlan) -> str:
-    """Return what the trail lacks for a purge that was begun when the grace was over; empty if it has it."""
+def _begin_fault(lake: "Lake", kept_plan: KeptPlan) -> str:
+    """Return why the audit log does not prove that the purge began after the days of grace; empty if it does."""
     proof = prove(lake)
     if not proof.whole:
         return f"the audit trail is broken: {proof.why}"
     handle = latest(lake.tables, audit.TABLE)
     dates = set() if handle is None else set(files(handle)["date"].to_pylist())
-    if any(
-        when >= kept_plan.until
-        for when in _begun(lake.tables, kept_plan, [one for one in dates if one >= kept_plan.until.date()])
-    ):
+    dates_after = [day for day in dates if day >= kept_plan.until.date()]
+    if any(when >= kept_plan.until for when in _begin_times(lake.tables, kept_plan, dates_after)):
         return ""
-    if not _begun(lake.tables, kept_plan):
+    if not _begin_times(lake.tables, kept_plan):
         return "the audit trail does not say that it was begun"
     return f"it was begun in the grace, which lasts until {kept_plan.until:%Y-%m-%d %H:%M} UTC"
 
 
-def _begun(tables: "Tables", kept_plan: KeptPlan, dates: Sequence[date] | None = None) -> list[datetime]:
-    """Return when the trail says that a purge was begun, on some dates or any."""
+def _begin_times(tables: "Tables", kept_plan: KeptPlan, dates: Sequence[date] | None = None) -> list[datetime]:
+    """Return the times of the audit rows that began a purge, on the given dates or on any."""
     handle = latest(tables, audit.TABLE)
 
-    def mine(rows: pa.Table) -> pa.ChunkedArray:
+    def is_begin(rows: pa.Table) -> pa.ChunkedArray:
         return pc.and_(pc.equal(rows["action"], PURGE_BEGIN), pc.equal(rows["subject"], kept_plan.proposal.name))
 
     if handle is None:
@@ -164,25 +164,25 @@ def _begun(tables: "Tables", kept_plan: KeptPlan, dates: Sequence[date] | None =
     live = files(handle, dates)
     return [
         when
-        for rows in read_where(tables.store, contract(audit.TABLE), live, ["ts"], ["action", "subject"], mine)
+        for rows in read_where(tables.store, contract(audit.TABLE), live, ["ts"], ["action", "subject"], is_begin)
         for when in rows["ts"].to_pylist()
     ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeResult:
-    """What a call did about kept files.
+    """Result of `purge_due`.
 
     Attributes
     ----------
     plans
-        Retention plans whose files went.
+        Retention plans whose files were deleted.
     waiting
-        Those whose files stay for now, each with the reason.
+        Retention plans whose files are still kept, each with the reason.
     left
-        What a bucket keeps of the former all the same, in lines.
+        Lines about object versions of deleted files that the bucket keeps.
     copies
-        Files of copied artifacts that went, since no row names them any more.
+        Number of deleted artifact copies that no row refers to any more.
     """
 
     plans: tuple[str, ...] = ()
@@ -192,58 +192,60 @@ class PurgeResult:
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        waiting = [{"plan": name, "why": why} for name, why in self.waiting]
+        waiting = [{"plan": name, "why": reason} for name, reason in self.waiting]
         return {"plans": list(self.plans), "waiting": waiting, "versions_left": list(self.left), "copies": self.copies}
 
 
 def purge_due(lake: "Lake", by: str, *, dry_run: bool = False) -> PurgeResult:
-    """Delete what was kept, and whose grace is over; killed half-way, the next call goes on.
+    """Purge the plans whose days of grace are over. After a crash the next call continues.
 
-    Where a legal hold is about any of a plan's rows, all that it took stays as it is, and can be cancelled; it stays,
-    too, where another program restored a table that has some of it again. Raises what the stores raise.
+    A plan stays as it is, and can still be cancelled, if a legal hold covers any of its rows or if another program put
+    its files back into a table. Raises the errors of the stores.
     """
-    gone: list[str] = []
+    purged: list[str] = []
     waiting: list[tuple[str, str]] = []
     for kept_plan in kept_plans(lake.tables):
         name = kept_plan.proposal.name
-        if why := _why_not(lake, kept_plan):
-            waiting.append((name, why))
+        if reason := _keep_reason(lake, kept_plan):
+            waiting.append((name, reason))
             continue
         if not dry_run:
             drive(lake, lambda number, name=name: _plan(lake, name, by, number), InProcess())  # type: ignore[misc]
-        gone.append(name)
+        purged.append(name)
     copies = 0 if dry_run else sweep_copies(lake)
-    if dry_run or not gone:
-        return PurgeResult(plans=tuple(gone), waiting=tuple(waiting), copies=copies)
+    if dry_run or not purged:
+        return PurgeResult(plans=tuple(purged), waiting=tuple(waiting), copies=copies)
     sweep_archives(lake.tables)
-    left = [line for name in gone for line in left_in_bucket(lake, RETENTION_PLANS.find(lake, name))]
-    return PurgeResult(plans=tuple(gone), waiting=tuple(waiting), left=tuple(left), copies=copies)
+    left = [line for name in purged for line in left_in_bucket(lake, RETENTION_PLANS.find(lake, name))]
+    return PurgeResult(plans=tuple(purged), waiting=tuple(waiting), left=tuple(left), copies=copies)
 
 
 def _plan(lake: "Lake", name: str, by: str, number: int) -> "Plan | None":
-    seen = audit.length(lake)
+    """Record the begin of a purge and return its plan; None if the files must stay after all."""
+    checked_rows = audit.length(lake)
     kept_plan = next((kept_plan for kept_plan in kept_plans(lake.tables) if kept_plan.proposal.name == name), None)
-    if kept_plan is None or _why_not(lake, kept_plan):  # it was cancelled, or purged, or is held by now
+    if kept_plan is None or _keep_reason(lake, kept_plan):  # cancelled, purged or put on hold in between
         return None
     facts = {"rows": kept_plan.proposal.rows, "files": len(kept_plan.files), "kept_until": kept_plan.until.isoformat()}
-    if audit.record(lake, by, PURGE_BEGIN, name, None, facts, once=True) != seen and _hold_reason(lake, kept_plan):
-        return None  # by a hold that was set since, and so before this purge
+    row = audit.record(lake, by, PURGE_BEGIN, name, None, facts, once=True)
+    if row != checked_rows and _hold_reason(lake, kept_plan):  # a hold whose audit row precedes this purge
+        return None
     return compose(lake.store, kept_plan, by, number)
 
 
-def _why_not(lake: "Lake", kept_plan: KeptPlan) -> str:
-    """Return why what a plan took stays for now; empty if it goes."""
+def _keep_reason(lake: "Lake", kept_plan: KeptPlan) -> str:
+    """Return why a plan's files must be kept for now; empty if they can be purged."""
     return kept_plan.why_not_over() or _hold_reason(lake, kept_plan) or _restored_tables(lake.store, kept_plan)
 
 
 def _restored_tables(store: "Store", kept_plan: KeptPlan) -> str:
-    """Return which tables have files of it again, which they would lack; empty if none has."""
-    again = [f"{table} has {rows:,} rows of it again" for table, rows in restored_rows(store, kept_plan).items()]
-    return f"{' and '.join(again)}: another program restored the table; {RESTORE_HINT}" if again else ""
+    """Return which tables refer to the plan's kept files again, as a clause; empty if none does."""
+    clauses = [f"{table} has {rows:,} rows of it again" for table, rows in restored_rows(store, kept_plan).items()]
+    return f"{' and '.join(clauses)}: another program restored the table; {RESTORE_HINT}" if clauses else ""
 
 
 def _hold_reason(lake: "Lake", kept_plan: KeptPlan) -> str:
-    """Return which legal hold keeps what a plan took; empty if none does."""
+    """Return which legal hold covers rows or files of a plan, as a clause; empty if none does."""
     holds = holds_of(lake, clock.now().date())
     facts = run_facts(lake.tables, [hold.rule for hold in holds])
     for hold in holds:
@@ -254,26 +256,30 @@ def _hold_reason(lake: "Lake", kept_plan: KeptPlan) -> str:
 
 
 def _held_rows(lake: "Lake", kept_plan: KeptPlan, hold: "Hold", facts: RunFacts) -> int:
+    """Return the number of rows, raw files and archives of a plan that a hold covers.
+
+    Raw files and archives count if the hold may cover any rows of their table.
+    """
     count = 0
     raw = kept_plan.plan.body["facts"].get(QUARANTINED, {})
     for name, days in raw.items():
-        known = lake.contracts().get(name.removeprefix(RAW))
-        if known is None or hold.rule.may_match(known):
+        table = lake.contracts().get(name.removeprefix(RAW))
+        if table is None or hold.rule.may_match(table):
             count += sum(map(len, days.values()))
     for name, days in kept_plan.plan.body["facts"].get(ENDED, {}).items():
-        known = lake.contracts().get(name.removeprefix(ARCHIVED_ROWS))
+        table = lake.contracts().get(name.removeprefix(ARCHIVED_ROWS))
         for day, archives in days.items():
-            if known is None or (hold.covers(date.fromisoformat(day)) and hold.rule.may_match(known)):
-                count += len(archives)  # whose rows they have nobody looks up
+            if table is None or (hold.covers(date.fromisoformat(day)) and hold.rule.may_match(table)):
+                count += len(archives)
     for file in kept_plan.files:
-        known = lake.contracts().get(file.table)
-        if known is None or not hold.covers(file.day) or not hold.rule.may_match(known):
+        table = lake.contracts().get(file.table)
+        if table is None or not hold.covers(file.day) or not hold.rule.may_match(table):
             continue
-        parts = Parts(lake, known, (), (hold.rule,), facts)
+        parts = Parts(lake, table, (), (hold.rule,), facts)
         if not parts.columns:
             count += file.rows if parts.of_table().level is Level.HOLD else 0
             continue
-        rows = rows_of(lake.tables, as_read(latest(lake.tables, file.table), known), file)
+        rows = rows_of(lake.tables, as_read(latest(lake.tables, file.table), table), file)
         count += int(pc.sum(parts.mask(rows, partial(_is_held, parts))).as_py() or 0)
     return count
 
@@ -283,9 +289,9 @@ def _is_held(parts: Parts, values: Values) -> bool:
 
 
 def expired_names(tables: "Tables", *, dry_run: bool = False) -> list[str]:
-    """Delete rehydrated rows whose day, or archive, is over, and return the names of what they came back by."""
+    """Delete expired rehydrated rows, and those whose archive was deleted; return the names of their proposals."""
     today = clock.now().date()
     ended = forget_ended(tables, dry_run=dry_run)
     if not dry_run:
         return sorted([*ended, *remove_expired(tables.store, today)])
-    return sorted({*ended, *(one.name for one in rehydrated_archives(tables.store) if one.until <= today)})
+    return sorted({*ended, *(copy.name for copy in rehydrated_archives(tables.store) if copy.until <= today)})

@@ -1,4 +1,4 @@
-"""Whether every removal of rows has what it must have: ledger, plan files, registers and audit trail held together."""
+"""Checks that every removal of rows is in the ledger, the plan files, the registers and the audit log."""
 
 import json
 from collections import Counter
@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A way in which rows go for good.
+    """A kind of plan that removes rows for good.
 
     Attributes
     ----------
     plan, proposals
-        Kinds of the lake's plans, and of the proposals that these apply.
+        Kind of the lake's plans, and kind of the proposals that they apply.
     rows
-        Returns how many rows of each table go by a proposal; of tables that may be computed again, any number.
+        Returns the number of rows that a proposal removes, by table; None for tables that may be computed again, of
+        which any number is accepted.
     """
 
     plan: PlanKind
@@ -43,8 +44,8 @@ def _retention_removals(_lake: "Lake", plan: RetentionPlan) -> Mapping[str, int 
     rows: Counter[str] = Counter()
     for item in plan.items:
         rows[item.table] += item.rows
-    folds = {DOWNSAMPLED: None} if any(item.action == DOWNSAMPLE for item in plan.items) else {}
-    return {**{table: count for table, count in rows.items() if count}, **folds}
+    aggregates = {DOWNSAMPLED: None} if any(item.action == DOWNSAMPLE for item in plan.items) else {}
+    return {**{table: count for table, count in rows.items() if count}, **aggregates}
 
 
 def _erasure_removals(_lake: "Lake", erasure: Erasure) -> Mapping[str, int | None]:
@@ -56,7 +57,7 @@ def _erasure_removals(_lake: "Lake", erasure: Erasure) -> Mapping[str, int | Non
 
 
 _AGGREGATES: Final = {CANCELLATION.name: {DOWNSAMPLED}}
-"""Tables of which a plan may take rows that stand for those which it brings back."""
+"""Tables from which a kind of plan may remove rows: a cancellation removes the aggregates of the rows it restores."""
 _REMOVALS: Final = (
     Removal(RETENTION, RETENTION_PLANS, _retention_removals),
     Removal(ERASURE, ERASURES, _erasure_removals),
@@ -64,21 +65,20 @@ _REMOVALS: Final = (
 
 
 def removal_faults(lake: "Lake") -> list[str]:
-    """Return what removals of rows lack, in lines; none if each has its plan, its approval, its begin and its end.
+    """Return a line for each record that a removal of rows lacks: its plan file, approval, begin or end.
 
-    Reads the ledger, the registers, the audit trail, and the plan files of removals. Raises what the store raises.
+    Reads the ledger, the registers, the audit log, and the plan files of removals. Raises the errors of the store.
     """
-    every = read(lake.tables, contract(LEDGER), ["plan", "kind", "tables"])
-    # Of the plans of years, those that took something away: only a count below zero has a minus.
-    own = [pc.equal(every["kind"], one.plan.name) for one in _REMOVALS]
-    removals = every.filter(pc.or_kleene(pc.match_substring(every["tables"], "-"), pc.or_(*own)))
-    ledger = {row["plan"]: row for row in removals.to_pylist()}
-    removed = [line for one in _REMOVALS for line in _Removals(lake, one, ledger).lacking()]
-    return [*_by_others(ledger), *removed, *_unproven_erasures(lake.tables)]
+    plans = read(lake.tables, contract(LEDGER), ["plan", "kind", "tables"])
+    is_removal_kind = [pc.equal(plans["kind"], removal.plan.name) for removal in _REMOVALS]
+    has_minus = pc.match_substring(plans["tables"], "-")  # a negative row count: the plan removed rows
+    ledger = {row["plan"]: row for row in plans.filter(pc.or_kleene(has_minus, pc.or_(*is_removal_kind))).to_pylist()}
+    faults = [line for removal in _REMOVALS for line in _Removals(lake, removal, ledger).faults()]
+    return [*_unexpected_removals(ledger), *faults, *_unproven_erasures(lake.tables)]
 
 
 def _unproven_erasures(tables: "Tables") -> Iterator[str]:
-    """Yield erasures that were applied, and that died before everything was searched again."""
+    """Yield applied erasures without a certificate: they crashed before the final search."""
     names = [erasure.name for erasure in REGISTER.applied(tables)]
     rows = read(tables, contract("audit"), ["action", "subject"]) if names else None
     proven = set() if rows is None else set(rows.filter(pc.equal(rows["action"], CERTIFIED))["subject"].to_pylist())
@@ -95,73 +95,71 @@ def _head(row: Mapping[str, Any]) -> str:
     return f"plan {row['plan']} ({row['kind']}) removed {sum(_removed_rows(row).values())} rows"
 
 
-def _by_others(ledger: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield plans that removed rows though nobody answers for such."""
-    known = {one.plan.name for one in _REMOVALS}
+def _unexpected_removals(ledger: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield plans that removed rows although plans of their kind may not."""
+    removal_kinds = {removal.plan.name for removal in _REMOVALS}
     for _, row in sorted(ledger.items()):
-        if row["kind"] in known or not _removed_rows(row).keys() - _AGGREGATES.get(row["kind"], set()):
+        if row["kind"] in removal_kinds or not _removed_rows(row).keys() - _AGGREGATES.get(row["kind"], set()):
             continue
         if rows_effect(row["kind"]) in {Rows.BROUGHT, Rows.KEPT}:
             yield f"{_head(row)}, and such a plan removes none"
-        elif rows_effect(row["kind"]) is Rows.RETIRED:  # what a check moves is in rejects, and the books know it
+        elif rows_effect(row["kind"]) is Rows.RETIRED:  # rows that checks moved to rejects are reconciled elsewhere
             yield f"{_head(row)}, and nothing says who approved that"
 
 
 class _Removals:
-    """Rows that went in one way, as ledger, register and trail tell it."""
+    """The removals of one kind, in ledger, register and audit log."""
 
-    def __init__(self, lake: "Lake", way: Removal, ledger: Mapping[int, Mapping[str, Any]]) -> None:
-        self.lake, self.way, self.ledger = lake, way, ledger
-        self.kind = way.proposals
+    def __init__(self, lake: "Lake", removal: Removal, ledger: Mapping[int, Mapping[str, Any]]) -> None:
+        self.lake, self.removal, self.ledger = lake, removal, ledger
+        self.kind = removal.proposals
         self.proposals: Mapping[str, Proposal] = self.kind.register(lake)
         self.trail = recorded_actions(lake.tables, self.kind)
 
-    def lacking(self) -> Iterator[str]:
-        """Yield what removals lack."""
+    def faults(self) -> Iterator[str]:
+        """Yield a line for each missing record."""
         applied = {proposal.plan: proposal for proposal in self.proposals.values() if proposal.plan is not None}
         for number, row in sorted(self.ledger.items()):
-            if row["kind"] == self.way.plan.name:
-                yield from (
-                    f"{_head(row)}: {what}"
-                    for what in self._missing_steps(number, _removed_rows(row), applied.get(number))
-                )
-        yield from self._by_register()
+            if row["kind"] == self.removal.plan.name:
+                steps = self._missing_steps(number, _removed_rows(row), applied.get(number))
+                yield from (f"{_head(row)}: {step}" for step in steps)
+        yield from self._register_faults()
         for name, rows in sorted(self.trail.items()):
             if self.kind.applied in rows and name not in self.proposals:
                 yield f"the audit trail tells that {name} was applied, and the register does not know it"
 
-    def _missing_steps(self, number: int, gone: Mapping[str, int], proposal: Proposal | None) -> Iterator[str]:
-        """Yield what a removal lacks that was carried out."""
+    def _missing_steps(self, number: int, removed: Mapping[str, int], proposal: Proposal | None) -> Iterator[str]:
+        """Yield the records that a finished removal lacks."""
         try:
             plan = read_plan(self.lake.store, number)
-            if plan is None or plan.kind != self.way.plan.name:
+            if plan is None or plan.kind != self.removal.plan.name:
                 yield "its plan file is gone" if plan is None else f"its plan file is of kind {plan.kind}"
         except DamagedPlanError as error:
             yield str(error)
         if proposal is None:
             yield "the register has no plan that it applied, so nothing says who approved that"
             return
-        expected = self.way.rows(self.lake, proposal)
-        counted = {table: rows for table, rows in gone.items() if expected.get(table, 0) is not None}
-        rows, again = self.trail.get(proposal.name, {}), f"run '{self.kind.to_apply(proposal.name)}' again"
+        expected = self.removal.rows(self.lake, proposal)
+        counted = {table: rows for table, rows in removed.items() if expected.get(table, 0) is not None}
+        rows, hint = self.trail.get(proposal.name, {}), f"run '{self.kind.to_apply(proposal.name)}' again"
         missing = missing_evidence(self.kind, proposal, self.trail)
-        faults = {
+        rules = {
             f"the items of {proposal.name} were altered": not proposal.intact,
             f"{proposal.name} names other rows": counted != {table: n for table, n in expected.items() if n},
             f"the register does not have the plan {proposal.name}": proposal.proposed is None,
             f"the register has no approval of {proposal.name}": proposal.approved is None,
             f"{proposal.name}: {missing}": bool(missing),
             f"the audit trail does not say that {proposal.name} was begun": self.kind.begin not in rows,
-            f"the audit trail does not say that {proposal.name} was applied; {again}": self.kind.applied not in rows,
+            f"the audit trail does not say that {proposal.name} was applied; {hint}": self.kind.applied not in rows,
         }
-        yield from (what for what, found in faults.items() if found)
+        yield from (text for text, is_broken in rules.items() if is_broken)
 
-    def _by_register(self) -> Iterator[str]:
-        """Yield what the register says and the ledger does not."""
+    def _register_faults(self) -> Iterator[str]:
+        """Yield proposals that are applied by the register and not by the ledger, and altered proposals."""
         finished = last_finished(self.lake.tables) if self.proposals else 0
         for proposal in self.proposals.values():
             kind = self.ledger.get(proposal.plan or 0, {}).get("kind")
-            if proposal.plan is not None and proposal.plan <= finished and kind != self.way.plan.name:
+            if proposal.plan is not None and proposal.plan <= finished and kind != self.removal.plan.name:
                 yield f"{proposal.name} says that plan {proposal.plan} applied it, and the ledger does not"
             elif not proposal.intact and proposal.plan is None:
                 yield f"{proposal.name}: its items were altered; it cannot be applied"

@@ -32,7 +32,7 @@ from ranklake.lake.rollups.life.series import series
 from ranklake.lake.tables.live_files import DamagedFileError
 from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.plans.downsample import Fold, write_aggregates
-from ranklake.retention.plans.histograms import MOST, SCALE, buckets, parts, round_sums
+from ranklake.retention.plans.histograms import MOST, SCALE, buckets, exact_sum_parts, round_sums
 from ranklake.retention.plans.plan import due
 from ranklake.retention.plans.removals import removal_faults
 from ranklake.retention.policies.policies import lint_policies
@@ -145,7 +145,7 @@ def test_sums_are_exact(groups, order):
         places = [place for place, half in enumerate(halves) if half]
         lengths = [len(half) for half in halves if half]
         if places:
-            at, found = parts(np.array(list(chain(*halves))), np.append(0, np.cumsum(lengths))[:-1])
+            at, found = exact_sum_parts(np.array(list(chain(*halves))), np.append(0, np.cumsum(lengths))[:-1])
             some.append((np.array(places)[at], found))
     sums = round_sums(*(np.concatenate(one) for one in zip(*some, strict=True)), len(groups))
     for one, other in zip(sums.tolist(), expected, strict=True):
