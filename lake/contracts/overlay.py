@@ -93,13 +93,13 @@ class Overlay:
         """Paths of the migrations within the folder, sorted."""
         return tuple(sorted(name for name in self.files if name.startswith(f"{MIGRATIONS}/")))
 
-    def leads(self, table: str, begin: int, end: int) -> bool:
+    def has_migrations(self, table: str, begin: int, end: int) -> bool:
         """Whether the overlay has a migration for each step of a table from version ``begin`` to version ``end``."""
         spans = {_migration_versions(self.files[name]) for name in self.migrations}
         return all((table, version, version + 1) in spans for version in range(begin, end))
 
-    def is_after(self, name: str, table: str, version: int) -> bool:
-        """Whether the file ``name`` is a migration of a table that starts at this version or a later one."""
+    def is_migration_from(self, name: str, table: str, version: int) -> bool:
+        """Whether the file ``name`` is a migration of a table from this version or a later one."""
         of_table, begin, _ = _migration_versions(self.files[name]) if name in self.migrations else ("", 0, 0)
         return of_table == table and isinstance(begin, int) and begin >= version
 
@@ -118,7 +118,7 @@ class Overlay:
         """Return an overlay with the files of both. For a path in both, this overlay's file is used."""
         return self if other is None else Overlay({**other.files, **self.files}, self.origin)
 
-    def has(self, other: "Overlay") -> bool:
+    def contains(self, other: "Overlay") -> bool:
         """Whether this overlay contains all files of another, with the same texts."""
         return other.files.items() <= self.files.items()
 

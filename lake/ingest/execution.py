@@ -36,7 +36,7 @@ from ranklake.lake.store.governance import sealed_columns
 from ranklake.lake.store.limits import Limits
 from ranklake.lake.store.planned_segment import PlannedSegment
 from ranklake.lake.store.reachability import unreachable
-from ranklake.lake.store.writers import NOT_ASKED, Authenticator
+from ranklake.lake.store.writers import NO_SIGNERS, Authenticator
 from ranklake.lake.tables.commit import LostRaceError, number_of, swap
 from ranklake.lake.tables.live_files import DataFile
 from ranklake.lake.tables.read import read_some
@@ -164,7 +164,7 @@ def expected_cpu_s(segments: list[PlannedSegment]) -> float:
     return len(segments) * SEGMENT_CPU_S + float(sum(row["rows"] for row in segments)) * ROW_CPU_S
 
 
-def _groups(lake: "Lake", plan: Plan, room: Room = ONE, authenticator: Authenticator = NOT_ASKED) -> Iterator[Group]:
+def _groups(lake: "Lake", plan: Plan, room: Room = ONE, authenticator: Authenticator = NO_SIGNERS) -> Iterator[Group]:
     """Cut a plan into tasks. Segments of one slot file stay in one task, so that repeated rows are found.
 
     Each table is cut evenly. If it has enough rows, the number of tasks is a multiple of those that run in parallel.
@@ -187,7 +187,7 @@ def _groups(lake: "Lake", plan: Plan, room: Room = ONE, authenticator: Authentic
                 store_rejects=not are_rejects_committed,
                 authenticator=authenticator,
                 piece_bytes=min(PIECE_BYTES, room.bytes_each // PIECE_SHARE),
-                limits=Limits.of_plan(plan.body),
+                limits=Limits.from_plan(plan.body),
                 contracts=plan.body.get("contracts", 0),
                 subjects=subjects,
             )

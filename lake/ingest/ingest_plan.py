@@ -140,7 +140,7 @@ def compose(lake: "Lake", spool: "Spool", number: int, cache: "ListingCache | No
         "writer": f"ranklake {ranklake.__version__}",
         "contracts": contracts,
         "versions": versions,
-        **lake.config.ingest.for_plan(),
+        **lake.config.ingest.to_plan(),
         "left": len(new.ready) - len(chosen) + new.unopened,
         "rules": [rule.facts() for rule in rules.values()],
         "segments": list(plan_rows(spool, chosen, known_slots(new.known, files), processes, list(rules))),

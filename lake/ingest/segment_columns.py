@@ -18,7 +18,7 @@ from ranklake.lake.contracts.model import Contract
 from ranklake.lake.ingest.footer_columns import constant_names, constants_fault, with_footer_columns
 from ranklake.lake.ingest.spool.gate import MISNAMED, NEWER, UnreadError
 from ranklake.lake.migrations.rewriting import upgrade_rows
-from ranklake.lake.store.json_shape import Bounded, Maybe, fault
+from ranklake.lake.store.json_shape import Bounded, Nullable, fault
 from ranklake.lake.store.limits import DAY_US
 from ranklake.segments.segment import (
     FORMAT,
@@ -93,7 +93,7 @@ _OPTIONAL: Final[dict[str, Any]] = {
     "gaps": Bounded(1000, {_REASON: _COUNT}),
     "gaps_before": _COUNT,
     "anchors": [(_NS, _NS)],
-    "clock": [Bounded(16, [Maybe(_NS)])],
+    "clock": [Bounded(16, [Nullable(_NS)])],
     "boot_id": str,
     "final": bool,
     "totals": Bounded(1000, {_TABLE: (_COUNT, _COUNT)}),

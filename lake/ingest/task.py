@@ -47,7 +47,7 @@ from ranklake.lake.store.overlays import stored_overlay
 from ranklake.lake.store.planned_segment import PlannedSegment
 from ranklake.lake.store.reachability import LakeError
 from ranklake.lake.store.store import Store
-from ranklake.lake.store.writers import NOT_ASKED, Authenticator
+from ranklake.lake.store.writers import NO_SIGNERS, Authenticator
 from ranklake.lake.tables.live_files import DataFile
 from ranklake.lake.tables.parquet import append_files, write_days
 from ranklake.segments.envelope import EncryptionError
@@ -96,7 +96,7 @@ class Group:
     created: datetime
     store_rows: bool = True
     store_rejects: bool = True
-    authenticator: Authenticator = NOT_ASKED
+    authenticator: Authenticator = NO_SIGNERS
     piece_bytes: int = PIECE_BYTES
     limits: Limits = DEFAULT
     contracts: int = 0
@@ -147,7 +147,7 @@ class Piece:
         self._bytes = self._rows = self._most_rows = 0
         self._seen: dict[SlotFile, Slots] = {}
         self._before = seen_before(group.segments)
-        self._last_us = group.limits.last_us(group.created)
+        self._last_us = group.limits.latest_us(group.created)
 
     def add(self, rows: Rows) -> None:
         """Add rows; write the piece if it is full."""

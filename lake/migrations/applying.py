@@ -151,7 +151,7 @@ def undo(
     row = last_applied(lake, table)
     handle = delta_table(lake.store, table)
     if row is None and handle is not None:  # whoever undid it may have died before its last step
-        _put_back(lake, table)
+        _restore_version(lake, table)
     known = {one.number: one for one in load_migrations(overlay=lake.catalog.overlay)}
     if row is None or handle is None or row["number"] not in known:
         raise MigrationError(f"no migration of {table} is there to undo", where=table, hint="see the table migrations")
@@ -168,7 +168,7 @@ def undo(
     work.forget()
     if plan is None:
         raise MigrationError(f"{migration.label} was undone by another", where=table, hint="look again")
-    _put_back(lake, table)
+    _restore_version(lake, table)
     audit.record(lake, by, "migration.undone", migration.label, None, {**details, "plan": plan.number})
     return _done(migration, plan, migration.from_version)
 
@@ -188,10 +188,10 @@ def _refuse_taken(migration: "Migration", catalog: "Catalog") -> None:
         raise MigrationError(message, where=migration.label, hint="go on as it is; rename yours by another migration")
 
 
-def _put_back(lake: "Lake", table: str) -> None:
+def _restore_version(lake: "Lake", table: str) -> None:
     """Have the lake know an operator's own table, or columns, by the version that the log has, after an undo."""
     undone = any(row["table"] == table and row["status"] == REVERTED for row in history(lake))
     contract, handle = lake.contract(table), delta_table(lake.store, table)
     if undone and contract.operators is not None and handle is not None:
         version = added_version_of(handle) if contract.overlay is None else max(version_of(handle), 1)
-        lake.catalog.put_back(table, version)
+        lake.catalog.restore_version(table, version)

@@ -76,7 +76,7 @@ def draft_own(lake: "Lake", table: str, name: str) -> Path:
     version that the lake was written under to the next, which the folder has. Raises
     `MigrationError` where there is nothing to draft, and `ranklake.lake.contracts.errors.ContractError`.
     """
-    own, known = lake.catalog.configured(), overlays.newest_kept(lake.store)
+    own, known = lake.catalog.configured(), overlays.newest_overlay(lake.store)
     if own is None or table not in own.tables:
         raise MigrationError(f"no folder of contracts with {table} is configured", where=table, hint="name --contracts")
     if known is None or table not in known.tables:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from typing import Any, Final
 
-from ranklake.lake.store.json_shape import Maybe, fault
+from ranklake.lake.store.json_shape import Nullable, fault
 from ranklake.lake.tables.live_files import DATA_PATH
 
 _TABLE: Final = re.compile(r"[a-z][a-z0-9_]*")
@@ -273,7 +273,7 @@ _DOWNSAMPLED: Final = "downsampled"
 _FILE: Final = {"path": str, "size_bytes": int, "num_records": int, "date": str}
 SHAPE: Final[Mapping[str, Any]] = {
     "until": str,
-    "uptime": Maybe((str, float)),
+    "uptime": Nullable((str, float)),
     "versions": {...: int},
     "aside": {...: [_FILE]},
 }

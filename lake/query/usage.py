@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.store.files import ListedFile, delete, listed
-from ranklake.lake.store.json_shape import Bounded, Maybe, fault
+from ranklake.lake.store.json_shape import Bounded, Nullable, fault
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Store
@@ -37,7 +37,7 @@ _ID: Final = re.compile(r"[0-9]{20}-[0-9a-f]{32}")
 _SHAPE: Final = {
     "id": _ID,
     "consumer": _NAMES,
-    "role": Maybe(str),
+    "role": Nullable(str),
     "columns": {_WORD: Bounded(10_000, [_WORD])},
     "former": {_WORD: {_WORD: _WORD}},
 }

@@ -1,4 +1,4 @@
-"""The contracts of a lake: those of the release, and the operator's overlay."""
+"""The contracts and metrics of a lake: the packaged ones, and those of the operator's overlay."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,32 +16,30 @@ from ranklake.lake.store.store import Store
 
 @dataclass(frozen=True)
 class Catalog:
-    """A lake's contracts and metrics, an operator's own tables and columns among them.
+    """A lake's contracts and metrics, including an operator's tables and columns.
 
     Attributes
     ----------
     store
-        Where the lake keeps the overlays that it was written under.
+        The lake's store, which contains the overlays under which it was written.
     folder
-        The configured overlay's; empty for none.
+        Folder of the configured overlay; empty for none.
     """
 
     store: Store
     folder: str = ""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process may have: it looks the overlays up by itself."""
+        """Return the state without the cached overlay. Another process reads it again."""
         return {"store": self.store, "folder": self.folder}
 
     @cached_property
     def overlay(self) -> Overlay | None:
-        """Operators' contracts: those that the lake was written under, and those of the configured folder.
+        """The operator's overlay: the lake's stored one merged with the configured folder. None if there is neither.
 
-        They are looked up once: a catalog knows what was there then.
-
-        Raises `ranklake.lake.contracts.errors.ContractError` or `LakeUnreachableError`.
+        It is read once per catalog. Raises `ranklake.lake.contracts.errors.ContractError` or `LakeUnreachableError`.
         """
-        return overlays.merge(overlays.newest_kept(self.store), self.configured())
+        return overlays.merge(overlays.newest_overlay(self.store), self.configured())
 
     def contract(self, table: str) -> Contract:
         """Return a table's contract. Raises as `overlay`, and `ranklake.lake.contracts.errors.UnknownTableError`."""
@@ -56,32 +54,32 @@ class Catalog:
         return load_metrics(self.overlay)
 
     def at_number(self, number: int) -> "Catalog":
-        """Return the catalog by the overlay that the lake kept under a number; 0 for none."""
+        """Return the catalog of the lake's stored overlay ``number``; with 0, of the packaged contracts only."""
         catalog = Catalog(self.store, self.folder)
         catalog.__dict__["overlay"] = overlays.stored_overlay(self.store, number)
         return catalog
 
     def refusal(self) -> ContractError | None:
-        """Return why nothing can be written under the configured overlay; None if it can. Raises as `overlay`."""
+        """Return why the lake cannot be written with the configured overlay; None if it can. Raises as `overlay`."""
         own = self.configured()
-        return None if own is None else overlays.refusal(overlays.newest_kept(self.store), own)
+        return None if own is None else overlays.refusal(overlays.newest_overlay(self.store), own)
 
-    def ahead(self) -> dict[str, int]:
-        """Return the operator's tables with unapplied migrations, each with the version that the lake has."""
+    def unapplied_versions(self) -> dict[str, int]:
+        """Return the operator's tables that have unapplied migrations, with their versions in the lake."""
         return overlays.unapplied_versions(self.store, self.configured())
 
     def keep(self, waiting: Mapping[str, int] = overlays.NONE_WAITING) -> int:
-        """Keep the configured overlay in the lake, for who writes rows; see `ranklake.lake.store.overlays.keep`."""
+        """Store the configured overlay in the lake. Returns its number; see `ranklake.lake.store.overlays.keep`."""
         number = overlays.keep(self.store, self.configured(), waiting)
-        self._forget()
+        self._drop_cache()
         return number
 
-    def put_back(self, table: str, version: int) -> bool:
-        """Return an operator's table to an earlier version; see `ranklake.lake.store.overlays.put_back`."""
-        self._forget()
-        return overlays.put_back(self.store, table, version)
+    def restore_version(self, table: str, version: int) -> bool:
+        """Restore an operator's table to an earlier version; see `ranklake.lake.store.overlays.restore_version`."""
+        self._drop_cache()
+        return overlays.restore_version(self.store, table, version)
 
-    def _forget(self) -> None:
+    def _drop_cache(self) -> None:
         self.__dict__.pop("overlay", None)
 
     def configured(self) -> Overlay | None:

@@ -1,8 +1,8 @@
-"""Files of a store: listed with their times, overwritten at once, deleted only inside the lake; versions; its clock.
+"""Files of a store: listing, atomic overwriting, safe deletion, object versions, object locks, and the store's clock.
 
-A bucket with versioning answers a deletion with a marker, and an overwrite with another version; the bytes stay until
-somebody deletes those versions by name. Under an object lock nobody can until its day. This is S3's; of other stores it
-is not known here.
+In a bucket with versioning, deleting an object adds a delete marker, and overwriting it adds a version. The bytes
+remain until the old versions are deleted by id, which an object lock can forbid until a date. Versions and locks are
+supported for S3 only.
 """
 
 import os
@@ -22,18 +22,23 @@ from ranklake.lake.store.posture import error_code, is_s3
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Store
 
-_WRITTEN: Final = ("LastModified", "last_modified", "mtime", "updated")  # as S3, Azure, a local disk, Google have it
+_MODIFIED: Final = ("LastModified", "last_modified", "mtime", "updated")  # of S3, Azure, a local disk, Google
 _TAGS: Final = ("ETag", "etag", "generation")
 _RACY: Final = timedelta(seconds=3)
-"""A file that was written so lately may be written again at what the disk takes for the same moment."""
+"""Within this time after a write, another write may get the same modification time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file as listed; `modified` (UTC) is None where the store does not say.
+    """A file of a listing.
 
-    Where `version` is the same, so are the bytes; it is empty where nobody knows, such as of a local file that
-    was written within the last seconds.
+    Attributes
+    ----------
+    modified
+        Time of the last write in UTC; None if the store does not report it.
+    version
+        Identifier of the bytes: equal versions mean equal bytes. Empty if unknown, as for a local file that was
+        written within the last seconds.
     """
 
     path: str
@@ -43,7 +48,7 @@ class ListedFile:
 
 
 def listed(fs: Any, root: str) -> list[ListedFile]:  # noqa: ANN401 - fsspec ships no types
-    """Return all files below a folder, at any depth; none where there is no such folder."""
+    """Return all files below a folder, at any depth; none if the folder does not exist."""
     try:
         entries: dict[str, dict[str, Any]] = fs.find(root, detail=True)
     except FileNotFoundError:
@@ -54,7 +59,7 @@ def listed(fs: Any, root: str) -> list[ListedFile]:  # noqa: ANN401 - fsspec shi
 
 
 def version(info: dict[str, Any]) -> str:
-    """Return what tells a file from any other that had its name, as an entry of a listing says it; else nothing."""
+    """Return `ListedFile.version` for an entry of a listing; empty if unknown."""
     tag = next((info[name] for name in _TAGS if info.get(name)), None)
     if tag is not None:
         return str(tag)
@@ -65,8 +70,8 @@ def version(info: dict[str, Any]) -> str:
 
 
 def modified_time(info: dict[str, Any]) -> datetime | None:
-    """Return when a file was written, as an entry of a listing says it; None where it does not."""
-    value = next((info[name] for name in _WRITTEN if info.get(name) is not None), None)
+    """Return the time of the last write (UTC) from an entry of a listing; None if the entry has none."""
+    value = next((info[name] for name in _MODIFIED if info.get(name) is not None), None)
     if isinstance(value, datetime):
         return value if value.tzinfo else value.replace(tzinfo=UTC)
     if isinstance(value, (int, float)):
@@ -81,9 +86,9 @@ def modified_time(info: dict[str, Any]) -> datetime | None:
 
 
 def overwrite(fs: Any, path: str, data: bytes, *, local: bool) -> None:  # noqa: ANN401 - fsspec ships no types
-    """Write a file whole over what has its name, if anything.
+    """Write a file atomically, replacing an existing one.
 
-    Killed half-way, it leaves a stray temporary file on a local disk. Raises `OSError` and what the store raises.
+    If the process is killed, a temporary file may remain on a local disk. Raises `OSError` and the store's errors.
     """
     if not local:
         fs.pipe_file(path, data)
@@ -96,12 +101,12 @@ def overwrite(fs: Any, path: str, data: bytes, *, local: bool) -> None:  # noqa:
             os.fsync(file.fileno())
         os.replace(scratch, path)  # noqa: PTH105 - likewise
     finally:
-        with suppress(OSError):  # it has the file's name by now
+        with suppress(OSError):  # usually it was renamed
             os.unlink(scratch)  # noqa: PTH108 - likewise
 
 
 def put_hint(store: "Store", name: str, data: bytes) -> None:
-    """Write, atomically, a file of the lake that can be made again; do nothing in a lake that cannot be written."""
+    """Write a file of the lake that can be recomputed, atomically. Ignores errors, as in a read-only lake."""
     target = store.path(name)
     with suppress(OSError):
         if not store.is_local:
@@ -117,18 +122,18 @@ _HINT: Final = "nothing was deleted there; find out who put it there"
 
 
 class OutsideError(RanklakeError):
-    """A file to delete that is not in the lake, or that a link in it leads to."""
+    """A file to delete is outside the lake, or is reached through a symbolic link. Nothing was deleted."""
 
 
 def delete(store: "Store", path: str) -> bool:
-    """Delete a file of the lake; return whether it was this call that did.
+    """Delete a file of the lake. Returns whether this call deleted it; False if it did not exist.
 
     Parameters
     ----------
     path
-        For the lake's file system, as `Lake.path` gives it.
+        Path in the lake's file system, as `Store.path` returns it.
 
-    Raises `OutsideError` where the path leads out of the lake, by dots or by a link, and what the store raises.
+    Raises `OutsideError` if the path leads out of the lake through dots or a link, and the store's errors.
     """
     inside = path.removeprefix(f"{store.root}/")
     if inside == path or any(part in {"", ".", ".."} for part in inside.split("/")):
@@ -149,13 +154,13 @@ TOLERATED: Final = timedelta(days=1)
 
 
 class FastClockError(RanklakeError):
-    """A clock by which rows would go before their time. Nothing was removed."""
+    """The machine's clock is so far ahead that retention would remove rows too early. Nothing was removed."""
 
 
-def refuse_fast(store: "Store") -> None:
-    """Raise `FastClockError` where this machine's clock is more than a day ahead of the store's.
+def check_clock(store: "Store") -> None:
+    """Raise `FastClockError` if this machine's clock is more than `TOLERATED` ahead of the store's.
 
-    A local disk has the machine's clock, so nothing is found there. Raises what the store raises.
+    A local disk uses the machine's clock, so the check always passes there. Raises the store's errors.
     """
     path = store.path(CLOCK)
     overwrite(store.fs, path, b"", local=store.is_local)
@@ -177,13 +182,13 @@ class Version:
     Attributes
     ----------
     path
-        Of the object, with its bucket.
+        Path of the object, with its bucket.
     id
-        As the store names it.
+        Version id of the store.
     is_marker
-        Whether it only says that the object was deleted; it holds no bytes.
+        Whether it is a delete marker, which has no bytes.
     is_current
-        Whether it is what a reader of the object meets.
+        Whether it is the newest version of the object.
     """
 
     path: str
@@ -194,87 +199,84 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteResult:
-    """What was done about versions: how many went, and which stay, each with the reason."""
+    """Number of deleted versions, and the versions that could not be deleted (`stay`), each with the reason."""
 
     removed: int = 0
     stay: tuple[tuple[Version, str], ...] = ()
 
 
 def keeps_versions(fs: Any, path: str) -> bool | None:  # noqa: ANN401 - fsspec ships no types
-    """Whether the bucket of a path keeps versions, or may have some; None where that cannot be determined.
+    """Whether the bucket of a path has, or may have, old versions of objects; None if unknown.
 
-    Who may list versions, and not ask whether the bucket keeps any, is told that it may.
+    True if this account may list versions but may not read the bucket's versioning.
     """
     if isinstance(fs, LocalFileSystem):
         return False
     try:
         return bool(fs.call_s3("get_bucket_versioning", Bucket=_bucket(path)).get("Status"))
     except Exception:  # noqa: BLE001 - no such store, no such right
-        return True if _are_listed(fs, path) else None
+        return True if _can_list_versions(fs, path) else None
 
 
-def _are_listed(fs: Any, path: str) -> bool:  # noqa: ANN401 - likewise
+def _can_list_versions(fs: Any, path: str) -> bool:  # noqa: ANN401 - likewise
     try:
         fs.call_s3("list_object_versions", Bucket=_bucket(path), MaxKeys=1)
-    except Exception:  # noqa: BLE001 - likewise: nobody knows
+    except Exception:  # noqa: BLE001 - likewise
         return False
     return True
 
 
 def versions(fs: Any, prefix: str) -> Iterator[Version]:  # noqa: ANN401 - likewise
-    """Yield all versions of all objects whose paths begin with a prefix, markers among them.
-
-    Raises what the store raises.
-    """
+    """Yield all versions and delete markers of objects below a prefix. Raises the store's errors."""
     bucket = _bucket(prefix)
-    at: dict[str, str] = {}
+    position: dict[str, str] = {}
     while True:
         key = prefix.lstrip("/").partition("/")[2]
-        page = fs.call_s3("list_object_versions", Bucket=bucket, Prefix=key, **at)
+        page = fs.call_s3("list_object_versions", Bucket=bucket, Prefix=key, **position)
         for name, is_marker in (("Versions", False), ("DeleteMarkers", True)):
             for entry in page.get(name) or ():
                 path = f"{bucket}/{entry['Key']}"
                 yield Version(path=path, id=entry["VersionId"], is_marker=is_marker, is_current=bool(entry["IsLatest"]))
         if not page.get("IsTruncated"):
             return
-        at = {"KeyMarker": page["NextKeyMarker"], "VersionIdMarker": page["NextVersionIdMarker"]}
+        position = {"KeyMarker": page["NextKeyMarker"], "VersionIdMarker": page["NextVersionIdMarker"]}
 
 
 def read_version(fs: Any, path: str, version: str) -> bytes:  # noqa: ANN401 - likewise
-    """Return the bytes of a version. Raises `OSError`, and what the store raises."""
+    """Return the bytes of a version. Raises `OSError` and the store's errors."""
     raw: bytes = fs.cat_file(path, version_id=version)
     return raw
 
 
 def remove_version(fs: Any, version: Version) -> str:  # noqa: ANN401 - likewise
-    """Delete a version; return why it stays, empty if it went, or was gone."""
+    """Delete a version. Returns why it could not be deleted; empty if it does not exist any more."""
     bucket, _, key = version.path.partition("/")
     try:
         fs.call_s3("delete_object", Bucket=bucket, Key=key, VersionId=version.id)
     except FileNotFoundError:
         return ""
-    except Exception as error:  # noqa: BLE001 - whatever the store answers, the version is there
-        return why_kept(fs, version) or _denial_text(error)
+    except Exception as error:  # noqa: BLE001 - after any other error the version still exists
+        return lock_reason(fs, version) or _denial_text(error)
     return ""
 
 
-def why_kept(fs: Any, version: Version) -> str:  # noqa: ANN401 - likewise
-    """Return what lock keeps a version, and until when; empty if none does, or nobody may ask."""
+def lock_reason(fs: Any, version: Version) -> str:  # noqa: ANN401 - likewise
+    """Describe the lock or legal hold on a version; empty if there is none, or this account may not read it."""
     bucket, _, key = version.path.partition("/")
-    about = {"Bucket": bucket, "Key": key, "VersionId": version.id}
-    lock = _call_s3(fs, "get_object_retention", **about).get("Retention", {})
-    head = {} if lock else _call_s3(fs, "head_object", **about)  # not every store answers the former
+    target = {"Bucket": bucket, "Key": key, "VersionId": version.id}
+    lock = _call_s3(fs, "get_object_retention", **target).get("Retention", {})
+    head = {} if lock else _call_s3(fs, "head_object", **target)  # some stores support only this request
     until, mode = lock.get("RetainUntilDate"), lock.get("Mode", "?")
     if until is None:
         until, mode = head.get("ObjectLockRetainUntilDate"), head.get("ObjectLockMode", "?")
     if until is not None:
         return f"locked by the bucket until {until:%Y-%m-%d %H:%M} UTC ({mode})"
-    hold = _call_s3(fs, "get_object_legal_hold", **about).get("LegalHold", {})
+    hold = _call_s3(fs, "get_object_legal_hold", **target).get("LegalHold", {})
     return "under a legal hold of the bucket, without an end" if hold.get("Status") == "ON" else ""
 
 
-def lock_of_bucket(fs: Any, path: str) -> str:  # noqa: ANN401 - likewise
-    """Return by what lock a bucket keeps new objects; empty if it has none, or nobody may ask."""
+def bucket_lock(fs: Any, path: str) -> str:  # noqa: ANN401 - likewise
+    """Describe a bucket's lock on new objects; empty if it has none, or this account may not read it."""
     lock = _call_s3(fs, "get_object_lock_configuration", Bucket=_bucket(path)).get("ObjectLockConfiguration", {})
     if lock.get("ObjectLockEnabled") != "Enabled":
         return ""
@@ -284,16 +286,17 @@ def lock_of_bucket(fs: Any, path: str) -> str:  # noqa: ANN401 - likewise
 
 
 def remove_dead(fs: Any, prefixes: Iterable[str], spare: Iterable[str] = ()) -> DeleteResult:  # noqa: ANN401 - likewise
-    """Delete all versions below prefixes but current ones that can be read; nothing where the bucket keeps none.
+    """Delete old versions and delete markers below prefixes. Keeps the current versions of existing objects.
 
-    Markers go when all versions that they hide are gone. Can be called again.
+    A delete marker is deleted once no older version of its object is left. Does nothing in a bucket without versions.
+    Can be repeated.
 
     Parameters
     ----------
     spare
-        Paths of objects whose versions stay.
+        Paths of objects whose versions are kept.
     """
-    wanted, stay, removed = set(spare), [], 0
+    spared, stay, removed = set(spare), [], 0
     paths = sorted(set(prefixes))
     if not paths or not keeps_versions(fs, paths[0]):
         return DeleteResult()
@@ -301,33 +304,34 @@ def remove_dead(fs: Any, prefixes: Iterable[str], spare: Iterable[str] = ()) -> 
         hidden: dict[str, int] = {}
         markers = []
         for version in versions(fs, prefix):
-            if version.path in wanted or (version.is_current and not version.is_marker):
+            if version.path in spared or (version.is_current and not version.is_marker):
                 continue
             if version.is_marker:
                 markers.append(version)
                 continue
-            why = remove_version(fs, version)
-            if why:
-                stay.append((version, why))
+            reason = remove_version(fs, version)
+            if reason:
+                stay.append((version, reason))
                 hidden[version.path] = hidden.get(version.path, 0) + 1
             else:
                 removed += 1
-        removed += sum(not remove_version(fs, one) for one in markers if one.path not in hidden)
+        removed += sum(not remove_version(fs, marker) for marker in markers if marker.path not in hidden)
     return DeleteResult(removed=removed, stay=tuple(stay))
 
 
 def remove_lone_markers(fs: Any, path: str) -> None:  # noqa: ANN401 - likewise
-    """Delete the markers of an object of which nothing but markers is left."""
-    mine = [one for one in versions(fs, path) if one.path == path]
-    if all(one.is_marker for one in mine):
-        for marker in mine:
+    """Delete the delete markers of an object that has no other version left."""
+    own = [version for version in versions(fs, path) if version.path == path]
+    if all(version.is_marker for version in own):
+        for marker in own:
             remove_version(fs, marker)
 
 
-def _call_s3(fs: Any, call: str, **about: str) -> dict[str, Any]:  # noqa: ANN401 - likewise
+def _call_s3(fs: Any, call: str, **parameters: str) -> dict[str, Any]:  # noqa: ANN401 - likewise
+    """Return the response of a request; an empty dictionary if it fails."""
     try:
-        response: dict[str, Any] = fs.call_s3(call, **about)
-    except Exception:  # noqa: BLE001 - without a lock stores answer with errors
+        response: dict[str, Any] = fs.call_s3(call, **parameters)
+    except Exception:  # noqa: BLE001 - stores answer with errors if there is no lock
         return {}
     return response
 
@@ -342,18 +346,18 @@ def _bucket(path: str) -> str:
 
 
 MODE: Final = "COMPLIANCE"
-_THERE: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412"})
+_EXISTS: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412"})
 _NO_LOCK: Final = frozenset({"InvalidRequest", "ObjectLockConfigurationNotFoundError", "NotImplemented"})
 
 
 class ObjectLockError(RanklakeError):
-    """A store that does not lock objects. Nothing was written."""
+    """The store does not lock objects. Nothing was written."""
 
 
 def put_locked(place: "Store", name: str, raw: bytes, until: datetime) -> bool:
-    """Write an object that nobody can take away before `until`; False, and nothing written, where there is one.
+    """Write an object that nobody can delete before `until`. Returns False, and writes nothing, if the object exists.
 
-    Raises `ObjectLockError` where the store or the bucket does not lock objects, or does not let this account do it.
+    Raises `ObjectLockError` if the store or the bucket does not lock objects, or this account may not do so.
     """
     if not is_s3(place):
         hint = "name a bucket of S3 with Object Lock by witness, or leave anchor_lock_days out"
@@ -369,11 +373,11 @@ def put_locked(place: "Store", name: str, raw: bytes, until: datetime) -> bool:
             ObjectLockMode=MODE,
             ObjectLockRetainUntilDate=until,
         )
-    except FileExistsError:  # what s3fs makes of a precondition that fails
+    except FileExistsError:  # s3fs raises it for a failed precondition
         return False
-    except Exception as error:  # noqa: BLE001 - whatever a client makes of what the store answers
+    except Exception as error:  # noqa: BLE001 - each client raises its own classes
         code = error_code(error)
-        if code in _THERE:
+        if code in _EXISTS:
             return False
         message = f"the bucket keeps no object locked ({code})" if code in _NO_LOCK else f"the store refuses ({code})"
         hint = "make the witness's bucket with Object Lock, and give this account s3:PutObjectRetention"
@@ -382,28 +386,28 @@ def put_locked(place: "Store", name: str, raw: bytes, until: datetime) -> bool:
 
 
 def locked_until(place: "Store", name: str) -> datetime | None:
-    """Return until when an object is locked; None where it is not, or where the store does not say."""
+    """Return the time until which an object is locked; None if it is not locked, or the store does not report it."""
     if not is_s3(place):
         return None
     bucket, _, key = place.path(name).removeprefix("s3://").partition("/")
     try:
         head = place.fs.call_s3("head_object", Bucket=bucket, Key=key)
-    except Exception:  # noqa: BLE001 - no lock, no right to ask, a store that knows no such question
+    except Exception:  # noqa: BLE001 - no such object, no right, or an unsupported request
         return None
     until = head.get("ObjectLockRetainUntilDate")
     return until if isinstance(until, datetime) else None
 
 
 def numbered_name(folder: str, number: int) -> str:
-    """Return the name of a file of a folder whose files are numbered: each holds all, and the last one counts."""
+    """Return the name of a numbered file. Each file of such a folder contains the whole state; the last is valid."""
     return f"{folder}/{number:010d}.json"
 
 
 def file_numbers(store: "Store", folder: str, names: re.Pattern[str]) -> list[int]:
-    """Return the numbers of a folder's files, ascending, of those whose whole name is one of `names`; none for none."""
+    """Return the numbers of the files in a folder whose names match `names`, ascending; empty if there is no folder."""
     try:
         paths = store.fs.ls(store.path(folder), detail=False)
     except FileNotFoundError:
         return []
-    own = (str(path).rpartition("/")[2] for path in paths)
-    return sorted(int(name.partition(".")[0]) for name in own if names.fullmatch(name))
+    file_names = (str(path).rpartition("/")[2] for path in paths)
+    return sorted(int(name.partition(".")[0]) for name in file_names if names.fullmatch(name))

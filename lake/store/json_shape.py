@@ -1,4 +1,4 @@
-"""Shapes of JSON values: types, ranges, lists, objects, declared as plain data and checked."""
+"""Validates JSON values against shapes: types, ranges, patterns, lists and objects, declared as plain Python data."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Maybe:
+class Nullable:
     """A value of a shape, or null."""
 
     shape: Any
@@ -21,25 +21,28 @@ class Bounded:
 
 
 def fault(value: object, shape: Any, name: str) -> str | None:  # noqa: ANN401 - shapes nest
-    """Return the first that keeps a value from having a shape, as a clause that names the place and never a value.
+    """Return the first difference between a value and a shape, as a clause; None if the value fits.
+
+    The clause names the place in the value and contains no data of it.
 
     Parameters
     ----------
     shape
-        A type; a range, an int in it; a pattern, text that matches it whole; ``[shape]``, a list of it;
-        ``(shape, ...)``, a list of one value each; ``{key: shape, ...}``, an object with these keys and perhaps more;
-        ``{...: shape}``, an object with any keys; ``{pattern: shape}``, one whose keys match; `Maybe`; `Bounded`.
+        A type; a range (an int within it); a pattern (text that fully matches); ``[shape]`` (a list of such items);
+        ``(shape, ...)`` (a list with one item per shape); ``{key: shape, ...}`` (an object with at least these keys);
+        ``{...: shape}`` (an object with any keys); ``{pattern: shape}`` (an object whose keys match); `Nullable`;
+        `Bounded`.
     name
-        What to call the value.
+        Name of the value in the clause.
     """
     clause = _fault(value, shape)
     return None if clause is None else f"{name}{clause}"
 
 
-def _fault(value: object, shape: Any) -> str | None:  # noqa: ANN401, PLR0911 - one answer a kind of shape
-    """Return the place below the value, if it is not the value itself, and what is wrong there."""
+def _fault(value: object, shape: Any) -> str | None:  # noqa: ANN401, PLR0911 - one return for each kind of shape
+    """Return the path within the value, empty for the value itself, followed by the problem."""
     kind = type(shape)
-    if kind is range:  # `type`: True is no number
+    if kind is range:  # `type` instead of `isinstance`: True is not a number
         return None if type(value) is int and value in shape else _no_number(value, shape)
     if kind is type:
         return None if type(value) is shape or (isinstance(value, shape) and shape is not int) else _no(shape.__name__)
@@ -49,15 +52,15 @@ def _fault(value: object, shape: Any) -> str | None:  # noqa: ANN401, PLR0911 - 
         return _items(value, shape) if isinstance(value, list) else _no("list")
     if kind is dict:
         return _members(value, shape) if isinstance(value, dict) else _no("object")
-    if kind is Maybe:
+    if kind is Nullable:
         return None if value is None else _fault(value, shape.shape)
     if isinstance(value, (list, dict)) and len(value) > shape.most:
         return f" has more than {shape.most} members"
     return _fault(value, shape.shape)
 
 
-def _no(what: str) -> str:
-    return f" is no {what}"
+def _no(type_name: str) -> str:
+    return f" is no {type_name}"
 
 
 def _no_number(value: object, shape: range) -> str:
@@ -83,7 +86,7 @@ def _members(value: dict[str, object], shape: dict[Any, Any]) -> str | None:
             if first is not ... and not first.fullmatch(key):
                 return f" has a key that does not match {first.pattern}"
             clause = _fault(item, shape[first])
-            if clause is not None:  # the key is the writer's, and may be anything
+            if clause is not None:  # any text may be a key; show only harmless ones
                 return f".{key}{clause}" if first is ... and key.isidentifier() else f"[…]{clause}"
         return None
     missing = sorted(shape.keys() - value.keys())

@@ -1,9 +1,9 @@
-"""Since when keys are used: a small file for each, by what it is for and its name, which says nothing of the key.
+"""Records since when each key is in use. The files contain nothing of the key itself.
 
     <lake>/keys/<purpose>~<key id>.json     {"since": date}, written once
 
-A reference to a keyring tells where a key is, not how old it is. So whoever runs upkeep notes keys when they are first
-seen in a ring; a rotated key is then as young as that.
+The configuration refers to a keyring but does not tell how old its keys are. So upkeep writes a file when it first
+finds a key in a keyring.
 """
 
 import json
@@ -26,7 +26,7 @@ _NAME: Final = re.compile(r".*/(?P<purpose>[a-z_0-9]+)~(?P<id>[0-9a-f]{8})\.json
 
 
 def first_uses(store: "Store") -> dict[tuple[str, str], date]:
-    """Return since when keys are known, by purpose and id; a file that cannot be read says nothing."""
+    """Return the date of first use of each recorded key, by purpose and key id. Skips unreadable files."""
     dates = {}
     for file in listed(store.fs, store.path(FOLDER)):
         name = _NAME.fullmatch(file.path)
@@ -41,13 +41,13 @@ def first_uses(store: "Store") -> dict[tuple[str, str], date]:
 
 
 def lost_keys(store: "Store", purpose: str, ids: Iterable[str]) -> list[str]:
-    """Return the files of keys that were noted for a purpose and are not in its ring any more, by their ids."""
-    gone = {key for known, key in first_uses(store) if known == purpose}.difference(ids)
-    return [store.path(f"{FOLDER}/{purpose}~{key}.json") for key in sorted(gone)]
+    """Return the files of recorded keys of a purpose that are not among the ids of its keyring any more."""
+    lost = {key for key_purpose, key in first_uses(store) if key_purpose == purpose}.difference(ids)
+    return [store.path(f"{FOLDER}/{purpose}~{key}.json") for key in sorted(lost)]
 
 
 def note_keys(store: "Store", rings: Mapping[str, Iterable[str]], today: date) -> int:
-    """Note keys that are in use and not known yet, by purpose; return how many. A second call changes nothing."""
+    """Record the keys of keyrings, by purpose, that have no file yet. Returns how many were recorded."""
     known = first_uses(store)
     new = [(purpose, key) for purpose, ids in rings.items() for key in ids if (purpose, key) not in known]
     return sum(
@@ -57,21 +57,21 @@ def note_keys(store: "Store", rings: Mapping[str, Iterable[str]], today: date) -
 
 
 def key_references(config: "LakeConfig") -> Mapping[str, tuple[str, str]]:
-    """Return setting and reference of each keyring that is configured, by purpose."""
-    every = {
+    """Return the name of the setting and the reference of each configured keyring, by purpose."""
+    keyrings = {
         "encryption": ("[capture] encryption_key", config.encryption_key),
         "masking": ("[masking] key", config.masking.key),
         "plans": ("[plans] key", config.plans.key),
     }
-    of_writers = {
-        f"signing_{number}": (f"[[spool.prefixes]] keys, the {number}.", one.keys)
-        for number, one in enumerate(config.spool.prefixes, 1)
+    signing_keyrings = {
+        f"signing_{number}": (f"[[spool.prefixes]] keys, the {number}.", prefix.keys)
+        for number, prefix in enumerate(config.spool.prefixes, 1)
     }
-    return {purpose: said for purpose, said in (every | of_writers).items() if said[1]}
+    return {purpose: setting for purpose, setting in (keyrings | signing_keyrings).items() if setting[1]}
 
 
 def key_ids(references: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the names of each keyring's keys, the active one first; a ring that cannot be read here has none."""
+    """Yield purpose and key ids of each keyring, the active key first. Skips keyrings that cannot be read here."""
     for purpose, (_, reference) in references.items():
         try:
             ring = read_keyring(reference)

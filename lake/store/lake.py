@@ -1,7 +1,8 @@
 """A lake: its store, its catalog of contracts, its open tables, and its configuration.
 
-Every `Lake.create` asks the store to write the lake's marker again if it is absent, which it is not: a store that does
-so all the same would let two commits of one number both win, and is refused. That costs one request and leaves nothing.
+`Lake.create` tests whether the store honours conditional writes: it writes the existing marker again, on the condition
+that it is absent. A store that overwrites the marker is refused, because two commits with one number could both
+succeed there. The test costs one request and changes nothing.
 """
 
 import json
@@ -23,18 +24,18 @@ from ranklake.redaction.redact import redact_uri
 
 @dataclass(frozen=True)
 class Lake:
-    """An open lake, for what uses more than one of its parts; a function that uses one takes that.
+    """An open lake. Functions that need only one of its parts take that part instead.
 
     Attributes
     ----------
     store
-        Where its bytes are kept.
+        The place of its files.
     catalog
-        The contracts that it goes by.
+        The contracts of its tables.
     tables
-        The tables that this process keeps open.
+        Cached table handles of this process.
     config
-        What the operator configured of it.
+        The operator's configuration.
     """
 
     store: Store
@@ -46,14 +47,14 @@ class Lake:
         return f"<lake {redact_uri(self.uri)}>"
 
     def _repr_html_(self) -> str:
-        """Return the same for a notebook, with the names of its tables; no table is read for that."""
+        """Return HTML for a notebook: the URI and the names of all tables. Reads no table."""
         tables = ", ".join(f"<code>{escape(name)}</code>" for name in self.contracts())
         ask = "ranklake.lake.sql(&quot;SELECT …&quot;, lake)"
         return f"<p>lake <b>{escape(redact_uri(self.uri))}</b>: <code>{ask}</code> asks {tables}</p>"
 
     @classmethod
     def of(cls, store: Store, config: LakeConfig = DEFAULT) -> "Lake":
-        """Return the lake in a store, without a look whether there is one."""
+        """Return the lake in a store, without checking that the store contains one."""
         return cls(store, Catalog(store, config.contracts.overlay), Tables(store), config)
 
     @classmethod
@@ -71,42 +72,45 @@ class Lake:
         config: LakeConfig = DEFAULT,
         before_making: Callable[[], None] = lambda: None,
     ) -> "Lake":
-        """Open the lake, making it first where the place is empty or absent. Creating twice at once is harmless.
+        """Open the lake, or create it if the place is empty or absent. Concurrent calls are safe.
 
-        `before_making` is called where there is no lake, and may raise to leave it at that.
+        `before_making` is called before a lake is created. It may raise to prevent that.
 
-        Raises `NotALakeError`, `LakeUnreachableError`, or `UnsafeStoreError`; what this call put there is gone then.
+        Raises `NotALakeError`, `LakeUnreachableError` or `UnsafeStoreError`. A marker that this call wrote is removed
+        again.
         """
         store = Store.at(uri, storage)
-        made = False
+        is_created = False
         try:
-            # Another process may be making the lake right now: its marker, whole or not, is no stranger's file, and
-            # what it makes next comes after the marker, which is therefore looked for last.
+            # Another process may be creating the lake: it writes the marker first, perhaps as a temporary file, and
+            # other files later. Looking for the marker after listing the folder therefore never takes its files for
+            # foreign ones.
             entries = store.fs.ls(store.root, detail=False) if store.fs.exists(store.root) else []
-            strange = [path for path in entries if not path.rpartition("/")[2].startswith(MARKER)]
-            marked = store.fs.exists(store.path(MARKER))
-            taken = bool(strange) and not marked
-            if not marked and not taken:
+            foreign = [path for path in entries if not path.rpartition("/")[2].startswith(MARKER)]
+            has_marker = store.fs.exists(store.path(MARKER))
+            is_occupied = bool(foreign) and not has_marker
+            if not has_marker and not is_occupied:
                 before_making()
-                made = store.put_if_absent(MARKER, json.dumps({"format": FORMAT, "lake": uuid.uuid4().hex}).encode())
+                facts = {"format": FORMAT, "lake": uuid.uuid4().hex}
+                is_created = store.put_if_absent(MARKER, json.dumps(facts).encode())
         except OSError as error:
             raise unreachable(uri, error, store.storage) from None
-        if taken:
+        if is_occupied:
             raise NotALakeError("not a lake, and not empty", where=uri, hint="name an empty place")
         marker = store.marker()
         if not store.is_local and store.overwrites(MARKER, marker):
-            if made:
-                with suppress(FileNotFoundError):  # another that was refused beside this one was faster
+            if is_created:
+                with suppress(FileNotFoundError):  # a concurrent call was refused, too, and removed the marker
                     store.fs.rm_file(store.path(MARKER))
             raise unsafe(uri)
         return cls.of(store, config)
 
     def configured(self, **sections: Any) -> "Lake":  # noqa: ANN401 - a section's own type
-        """Return the lake with parts of its configuration replaced; their names are the fields of `LakeConfig`."""
+        """Return the lake with other values for some fields of `LakeConfig`."""
         return Lake.of(self.store, replace(self.config, **sections))
 
     def at_number(self, number: int) -> "Lake":
-        """Return the lake as it knows contracts by the overlay that it kept under a number; 0 for none."""
+        """Return the lake with the contracts of its stored overlay ``number``; with 0, the packaged ones only."""
         return replace(self, catalog=self.catalog.at_number(number))
 
     @property

@@ -1,8 +1,7 @@
-"""A lake's configuration: the sections of ``ranklake.toml`` that its rooms use.
+"""A lake's configuration: the sections of ``ranklake.toml`` that concern the lake and its spools.
 
-Writers of the bucket cannot change them, so the lake's content can be checked against them. They are passed as one
-object, from the configuration to whatever opens a lake or a spool: a new key is a field here and a line where it is
-used.
+Writers of the bucket cannot change the configuration, so the lake's content can be checked against it. `LakeConfig` is
+passed to every function that opens a lake or a spool. To add a setting, add a field here and read it where it applies.
 """
 
 from dataclasses import dataclass, field
@@ -18,29 +17,29 @@ UNSIGNED: Final = "unsigned"
 COMMAND: Final = "command"
 SIGNED: Final = "signed"
 MODES: Final = (UNSIGNED, COMMAND, SIGNED)
-"""How a lake knows who acts, the weakest first: free text; what a helper prints; a signature."""
+"""How the acting person is identified, weakest first: free text, the output of a helper, or a signature."""
 OWN_RUNS: Final = ("allow", "approve", "forbid")
 _NAMING: Final = {UNSIGNED: " --by NAME", COMMAND: "", SIGNED: " --key KEY"}
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """What proposals of a risk take, from ``[[approvals.tiers]]``. All tiers that match a proposal hold together."""
+    """Approvals that proposals of a risk need, from ``[[approvals.tiers]]``. All tiers that match a proposal apply."""
 
     name: str = ""
-    """What people call it."""
+    """Name for people."""
     kinds: tuple[str, ...] = ()
-    """Kinds of proposals that it is for, such as ``retention`` or ``migration``. Empty: all."""
+    """Kinds of proposals that the tier matches, such as ``retention`` or ``migration``. Empty: all."""
     classes: tuple[str, ...] = ()
-    """Retention classes; it is for proposals that touch one of them. Empty: whatever they touch."""
+    """Retention classes; the tier matches proposals that touch one of them. Empty: all."""
     over_bytes: int = 0
-    """It is for proposals about at least so many bytes. 0: of any size, and of those whose size is not known."""
+    """The tier matches proposals about at least so many bytes. 0: any size, also an unknown one."""
     irreversible: bool = False
-    """It is only for proposals that cannot be undone."""
+    """The tier matches only proposals that cannot be undone."""
     approvers: int = 1
-    """How many different people must approve."""
+    """Number of different people who must approve."""
     role: str = ""
-    """A role that one of them must have. Empty: none."""
+    """Role that one of the approvers must have. Empty: none."""
 
     def __post_init__(self) -> None:
         if self.approvers < 1:
@@ -51,30 +50,30 @@ DEFAULT_TIERS: Final = (
     Tier("any"),
     Tier("large", over_bytes=LARGE_BYTES, irreversible=True, approvers=2),
 )
-"""One approver; two for what removes a tebibyte or more for good."""
+"""One approver; two for proposals that irreversibly remove 1 TiB or more."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalsSection:
-    """Who may approve proposals, such as retention plans, and how they show who they are; see docs/approvals.md."""
+    """Who may approve proposals, such as retention plans, and how people are identified; see docs/approvals.md."""
 
     allowed_signers: str = ""
-    """Allowed-signers file of OpenSSH: one name, key, expiry and roles a line. From then on each proposal, approval and
-    application must be signed by one of its keys. Empty: unsigned, names are free text."""
+    """Allowed-signers file of OpenSSH: one name, key, expiry and roles per line. If set, each proposal, approval and
+    application must be signed with one of its keys. Empty: unsigned, names are free text."""
     identity: str = ""
-    """Helper that prints who runs the command, and the roles: ``command:/path/to/helper``. Only without
-    allowed_signers."""
+    """Helper that prints the name and the roles of the person who runs the command: ``command:/path/to/helper``. Only
+    without allowed_signers."""
     key: str = ""
-    """SSH key that signs where ``--key`` is not given: a private key, or a public one that the agent has. For accounts
+    """SSH key that signs if ``--key`` is not given: a private key, or a public key that the agent has. For accounts
     that run flows."""
     expires_h: int = WEEK_H
-    """How long an approval is good for, in hours."""
+    """Hours after which an approval expires."""
     own_runs: str = "allow"
-    """Whether who started a run may delete it with ``ranklake delete``: ``allow`` alone, ``approve`` where another
-    person approves, or ``forbid``. Where approvals are signed, nobody does so alone."""
+    """Whether the person who started a run may delete it with ``ranklake delete``: ``allow`` (alone), ``approve``
+    (with another person's approval) or ``forbid``. With signed approvals, another person must always approve."""
     tiers: tuple[Tier, ...] = ()
-    """What proposals take by risk, each as a table ``[[approvals.tiers]]``; with signatures or a helper only. Empty:
-    one approver, and two for what removes 1 TiB or more for good."""
+    """Approvals that proposals need by risk, each as a table ``[[approvals.tiers]]``; only with signatures or a helper.
+    Empty: one approver, and two for proposals that irreversibly remove 1 TiB or more."""
 
     def __post_init__(self) -> None:
         if self.allowed_signers and self.identity:
@@ -90,25 +89,25 @@ class ApprovalsSection:
         return SIGNED if self.allowed_signers else COMMAND if self.identity else UNSIGNED
 
     def by_somebody(self, command: str) -> str:
-        """Return a command with the option by which somebody says who runs it; a helper is asked without one."""
+        """Return a command with the option that identifies the person; a helper needs no option."""
         return f"{command}{_NAMING[self.mode]}"
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolSection:
-    """Where capture uploads segments to and ingest reads them from."""
+    """The spool: capture uploads segments to it, and ingest reads them from it."""
 
     uri: str = field(default="", metadata={"variable": "RANKLAKE_SPOOL"})
-    """Folder or object-store URI of the spool; overridden by ``--spool``, too."""
+    """Folder or object-store URI of the spool. ``--spool`` overrides it, too."""
     local: str = field(default="", metadata={"variable": "RANKLAKE_LOCAL_SPOOL"})
-    """Folder on a node's own disk that ranks record into. Empty: below /var/tmp."""
+    """Folder on a node's disk into which ranks record. Empty: below /var/tmp."""
     prefixes: tuple[Prefix, ...] = ()
-    """Who may write where, each as a table ``[[spool.prefixes]]``."""
+    """Which runs may write below which prefix, each as a table ``[[spool.prefixes]]``."""
     fallback_uri: str = field(default="", metadata={"variable": "RANKLAKE_SPOOL_FALLBACK"})
-    """A second spool, in another store or region: agents send there while the first is away, and ingest moves what is
-    there into the first. Empty: segments wait on the nodes' disks. See docs/agent.md."""
+    """A second spool, in another store or region. Agents send to it while the first is unavailable, and ingest moves
+    its segments into the first. Empty: segments wait on the nodes' disks. See docs/agent.md."""
     fallback_after_s: float = 600.0
-    """How long the first spool fails before agents send to the fallback spool."""
+    """Seconds for which the first spool fails before agents send to the fallback spool."""
     fallback_storage: dict[str, str] = field(default_factory=dict, repr=False)
     """Options of the fallback spool's store that differ from ``[storage]``, such as ``aws_region``."""
 
@@ -147,39 +146,38 @@ class TopologySection:
 
 @dataclass(frozen=True, slots=True)
 class AuditSection:
-    """What the audit trail is verified against."""
+    """Verification of the audit trail, and rotation of keys."""
 
     witness: str = field(default="", metadata={"variable": "RANKLAKE_AUDIT_WITNESS"})
-    """Where its head is also recorded, outside the lake: ``file:/folder``, or a URI that writers of the lake cannot
-    write to. Empty: only beside the table."""
+    """Place outside the lake to which the trail's head is also written: ``file:/folder``, or a URI to which writers of
+    the lake have no access. Empty: the head is stored only beside the table."""
     anchor_every_h: float = 0.0
-    """How often upkeep signs the trail's head by ``[approvals] key``, and writes that to the witness; 0 for never. An
-    anchor that is twice as old is told by doctor."""
+    """Hours between anchors: upkeep signs the trail's head with ``[approvals] key`` and writes it to the witness. 0:
+    never. Doctor warns if the newest anchor is twice as old."""
     anchor_lock_days: int = 0
-    """Days for which the witness's bucket keeps each anchor locked, whoever asks to delete it: S3 Object Lock in
-    compliance mode. 0: it is not asked to."""
+    """Days for which the witness's bucket locks each anchor against deletion: S3 Object Lock in compliance mode. 0: no
+    lock."""
     key_days: int = 365
-    """Days after which doctor and the compliance page say that a key should be rotated; 0 for never."""
+    """Age in days from which doctor and the compliance page recommend rotating a key; 0 for never."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackupSection:
-    """Where the lake is backed up to: see docs/disaster-recovery.md."""
+    """Backups of the lake: see docs/disaster-recovery.md."""
 
     to: tuple[str, ...] = ()
-    """Places of backups: folders, or URIs in another bucket or region. What removes rows for good backs up to each of
-    them, so that they are gone there, too. ``ranklake backup`` without a URI does likewise."""
+    """Places of backups: folders, or URIs in another bucket or region. ``ranklake backup`` without a URI writes to each
+    of them. Commands that irreversibly remove rows also back up to each, so that the rows are removed there, too."""
     keep_days: int = 7
-    """Days for which earlier backups may hold what retention removed, so that one can go back by as many: so much
-    longer than their policies say do such rows stay in backups. 0: not at all, and the first backup after a removal
-    deletes all before. Erasures and forgotten keys never wait."""
+    """Days for which earlier backups may contain rows that retention removed, so that these backups can be restored.
+    Such rows exist in backups so many days longer than their policies say. 0: the first backup after a removal deletes
+    all earlier ones. Erasures and forgotten keys always apply immediately."""
     key: str = field(default="", metadata={"variable": "RANKLAKE_BACKUP_KEY"})
-    """Where the keyring of encrypted backups is: ``file:/path``, ``env:NAME`` or ``command:/path/to/helper``. A new
-    place is encrypted under its first key, and stays so: whoever reads the place without the key sees sizes and times.
-    Keep the key apart from the lake: without it, no backup comes back."""
+    """Keyring of encrypted backups: ``file:/path``, ``env:NAME`` or ``command:/path/to/helper``. A new place is
+    encrypted with the first key, and cannot change to unencrypted. Without the key, a reader sees only sizes and times.
+    Store the key apart from the lake: without it, no backup can be restored."""
     every_h: float = 24.0
-    """How often the deployment ``backup`` backs up to each place. A newest backup that is twice as old is overdue:
-    doctor says so."""
+    """Hours between backups by the deployment ``backup``. Doctor reports a newest backup that is twice as old."""
 
     def __post_init__(self) -> None:
         if self.keep_days < 0:
@@ -190,14 +188,14 @@ class BackupSection:
 
 @dataclass(frozen=True, slots=True)
 class QuerySection:
-    """The log of queries: which consumers use which columns, and nothing of what they ask or get."""
+    """The log of queries: which consumers use which columns. It contains neither statements nor results."""
 
     consumer: str = field(default="", metadata={"variable": "RANKLAKE_QUERY_CONSUMER"})
-    """Who asks: the name of a dashboard, a job, a team; overridden by ``--consumer``, too. Empty: the login name."""
+    """Name of the dashboard, job or team that queries; ``--consumer`` overrides it, too. Empty: the login name."""
     log: bool = True
-    """Note in the lake which columns each query of ``ranklake sql`` uses."""
+    """Log which columns each query of ``ranklake sql`` uses."""
     keep_days: int = 180
-    """Days after which upkeep deletes what was noted."""
+    """Days after which upkeep deletes entries of the log."""
 
     def __post_init__(self) -> None:
         if self.keep_days < 1:
@@ -206,42 +204,42 @@ class QuerySection:
 
 @dataclass(frozen=True, slots=True)
 class MaskingSection:
-    """What roles see in place of values that they must not see; see docs/roles.md."""
+    """Masks: values that roles see in place of the stored ones; see docs/roles.md."""
 
     key: str = field(default="", metadata={"variable": "RANKLAKE_MASKING_KEY"})
-    """Where the keys of pseudonyms are: ``file:/path``, ``env:NAME`` or ``command:/path``, the newest first. Keys that
-    were used stay there. Empty: no role can see a column by its hash."""
+    """Keyring of pseudonyms: ``file:/path``, ``env:NAME`` or ``command:/path``, the newest key first. Former keys must
+    stay in it. Empty: no role can see hashes of a column."""
     policy: str = field(default="", metadata={"variable": "RANKLAKE_MASKING_POLICY"})
-    """File that says which columns are masked at capture, before a row is written; see docs/roles.md. Empty: none."""
+    """File that lists columns to mask at capture, before a row is written; see docs/roles.md. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectsSection:
-    """Columns that are stored under keys of the people whom they tell of; see docs/subjects.md."""
+    """Columns about people, encrypted with a key for each person; see docs/subjects.md."""
 
     keys: str = field(default="", metadata={"variable": "RANKLAKE_SUBJECT_KEYS"})
-    """Folder or URI of the keys, outside of the lake and of what copies it. Empty: no column is stored so."""
+    """Folder or URI of the keys, outside the lake and its backups. Empty: no column is encrypted."""
     copies: tuple[str, ...] = ()
-    """Further places that have each key, too. Name every copy that you keep: a key is forgotten in all of them."""
+    """Further places with copies of the keys. List every copy, so that a key can be forgotten in all of them."""
     wrap: str = field(default="", metadata={"variable": "RANKLAKE_SUBJECT_WRAP"})
-    """Where the keys are that wrap them: ``file:/path``, ``env:NAME`` or ``command:/path``, the newest first. Keys that
-    were used stay there."""
+    """Keyring that encrypts the keys: ``file:/path``, ``env:NAME`` or ``command:/path``, the newest key first. Former
+    keys must stay in it."""
     columns: tuple[str, ...] = ()
-    """Columns, such as ``runs.user`` (the person whom it names) or ``runs.command_line by user`` (of whom another
-    column of the row names)."""
+    """Encrypted columns, such as ``runs.user`` (contains the person's name) or ``runs.command_line by user`` (the
+    column ``user`` of the same row contains the name)."""
     clear: tuple[str, ...] = ()
-    """Columns that were stored under keys, such as ``runs.user``, and are stored in clear from now on."""
+    """Columns that were encrypted before, such as ``runs.user``, and are stored unencrypted from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlansSection:
-    """Whether plans are sealed with a key that writers of the bucket need not have."""
+    """Seals of plans, with a key that other writers of the bucket do not have."""
 
     key: str = field(default="", metadata={"variable": "RANKLAKE_PLANS_KEY"})
-    """Where the keys are: ``file:/path``, ``env:NAME`` or ``command:/path``. The first seals, all are accepted. Empty:
+    """Keyring: ``file:/path``, ``env:NAME`` or ``command:/path``. The first key seals, all keys are accepted. Empty:
     plans are not sealed."""
     require_signed_plans: bool = False
-    """Refuse plans of other processes that have no seal."""
+    """Refuse plans of other processes without a seal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,16 +247,16 @@ class QualitySection:
     """Your own suites for Great Expectations."""
 
     suites: str = ""
-    """Folder or object-store URI of suites: JSON as Great Expectations writes it, and Python files with your own
-    expectations, which are run if they stand in a folder. See docs/suites.md."""
+    """Folder or object-store URI of suites: JSON of Great Expectations, and Python files with your own expectations.
+    Python files in a folder are executed. See docs/suites.md."""
     suites_code_sha256: str = ""
-    """Digest of all Python files together: others are not run. Those of an object store are run only with it; the
-    errored result of such a suite names it."""
+    """SHA-256 of all Python files together. Files with another digest are not executed, and files in an object store
+    only with this setting. The failed result of such a suite contains the current digest."""
     suite_timeout_s: float = 60.0
-    """How long one expectation that Great Expectations judges may take on one partition; then it is killed."""
+    """Seconds after which an expectation of Great Expectations on one partition is aborted."""
     suite_rows: int = 500_000
-    """Rows of a partition that Great Expectations is given for a user's suite; of larger ones a sample. Of tables with
-    more than 40 columns fewer."""
+    """Maximum number of rows of a partition for a user's suite. Larger partitions are sampled. The maximum is lower for
+    tables with more than 40 columns."""
 
     def __post_init__(self) -> None:
         if self.suite_timeout_s <= 0 or self.suite_rows < 1:
@@ -274,33 +272,31 @@ class DetectorThreshold:
     name: str
     """Name of the threshold, such as ``min_effect``."""
     value: float
-    """From when on it says something."""
+    """Value from which the detector reports a finding."""
 
 
 @dataclass(frozen=True, slots=True)
 class DetectorsSection:
-    """What looks for faults in runs, devices and hosts; ``ranklake detectors`` lists it."""
+    """Detectors of faults in runs, devices and hosts; ``ranklake detectors`` lists them."""
 
     off: tuple[str, ...] = ()
-    """Detectors that do not look."""
+    """Names of disabled detectors."""
     thresholds: tuple[DetectorThreshold, ...] = ()
-    """Thresholds other than the detector's own, each as a table ``[[detectors.thresholds]]``."""
+    """Thresholds that replace a detector's defaults, each as a table ``[[detectors.thresholds]]``."""
     limit_s: float = 60.0
-    """CPU seconds that a detector may take for one run, device or host; it is interrupted then, a finding says so."""
+    """CPU seconds after which a detector is interrupted for a run, device or host. A finding reports this."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeConfig:
-    """A lake's configuration by section; values from other parts of the configuration have names of their own.
+    """A lake's configuration: sections of the same name, and single values of other sections.
 
     Attributes
     ----------
-    spool, contracts, cost, topology, audit, approvals, plans, query, masking, subjects, ingest, quality, detectors
-        The sections.
     encryption_key
-        Where the keys of encrypted segments are, ``[capture] encryption_key``; see `ranklake.segments.keys`.
+        Keyring of encrypted segments, ``[capture] encryption_key``; see `ranklake.segments.keys`.
     spools
-        Spools (URIs or folders) that a found plan may read; none: any.
+        Spools (URIs or folders) that plans of other processes may read. Empty: any.
     """
 
     spool: SpoolSection = field(default_factory=SpoolSection)

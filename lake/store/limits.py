@@ -1,8 +1,8 @@
-"""Limits of one segment: they stop a decompression bomb, and admit everything that capture and the importers make.
+"""Limits of one segment, against decompression bombs. Segments of capture and of the importers stay far below them.
 
-They are checked before anything is decoded, by the Parquet footer, and again while decoding, because a footer can
-claim anything. A segment beyond a limit is set aside like one that cannot be read: its bytes stay in quarantine, and
-``ranklake replay`` reads them after the limit was raised.
+The Parquet footer is checked before decoding, and the rows again while decoding, because a footer can contain false
+numbers. A segment above a limit is handled like an unreadable one: its bytes go to quarantine, and ``ranklake replay``
+can read them after the limit was raised.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DAY_US: Final = 86_400_000_000
 _WORD_BYTES: Final = 8
-"""What a value takes when it is decoded: a number, or a place in a dictionary."""
+"""Estimated size of a decoded value: a number, or an index into a dictionary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,37 +25,37 @@ class Limits:
     """Maximum contents of one segment, from ``[ingest]``."""
 
     segment_bytes: int = 512 * 2**20
-    """Bytes of its file, or of its member in a pack; a worker holds them in memory. A larger one is not read, and
-    waits."""
+    """Size of a segment's file, or of its member in a pack, in bytes. A worker reads it into memory. A larger segment
+    is not read and waits in the spool."""
     decoded_bytes: int = 2 * 2**30
-    """Approximate bytes of its decoded rows."""
+    """Approximate size of the decoded rows in bytes."""
     columns: int = 512
-    """Columns; the widest table has some eighty."""
+    """Number of columns; the widest table has about 80."""
     dates: int = DATES_PER_SEGMENT
-    """UTC dates of its rows; each becomes a file of its own."""
+    """Number of UTC dates of the rows. Each date is written to its own file."""
     row_group_rows: int = 2**24
     """Rows of one row group."""
     future_hours: int = 24
-    """Hours by which a row's ts may be later than the plan that ingests it; rows beyond go to quarantine."""
+    """Hours by which a row's ``ts`` may be later than the plan that ingests it. Later rows go to quarantine."""
 
-    def last_us(self, taken_in: datetime) -> int:
-        """Return the last moment (microseconds since 1970) that rows may have which are taken in at a time."""
-        return int((taken_in.timestamp() + self.future_hours * 3600) * 1_000_000)
+    def latest_us(self, ingested_at: datetime) -> int:
+        """Return the latest ``ts`` (µs since 1970) of rows that are ingested at a time."""
+        return int((ingested_at.timestamp() + self.future_hours * 3600) * 1_000_000)
 
-    def for_plan(self) -> dict[str, dict[str, int]]:
-        """Return the limits that a plan records, so that carrying it out again gives the same result."""
+    def to_plan(self) -> dict[str, dict[str, int]]:
+        """Return the limits as an entry of a plan's body, so that repeating the plan gives the same result."""
         return {"limits": asdict(self)}
 
     @classmethod
-    def of_plan(cls, body: Mapping[str, Any]) -> Self:
-        """Return the limits that a plan was made under; the default of one that it does not say."""
-        given = body.get("limits")
+    def from_plan(cls, body: Mapping[str, Any]) -> Self:
+        """Return the limits of a plan's body. A limit that it lacks has its default."""
+        limits = body.get("limits")
         known = {item.name for item in fields(cls)}
-        facts = given.items() if isinstance(given, dict) else ()
+        facts = limits.items() if isinstance(limits, dict) else ()
         return cls(**{name: number for name, number in facts if name in known and isinstance(number, int)})
 
     def check(self, metadata: "pq.FileMetaData") -> None:
-        """Raise `NotASegmentError` where a Parquet footer tells of more; nothing was decoded yet."""
+        """Raise `NotASegmentError` if the numbers of a Parquet footer exceed a limit. Decodes nothing."""
         columns = metadata.num_columns
         if columns > self.columns:
             raise NotASegmentError(f"{columns:,} columns, more than [ingest] columns = {self.columns:,} allows")
@@ -67,24 +67,24 @@ class Limits:
         self.check_decoded(decoded_bytes(metadata))
 
     def check_decoded(self, size_bytes: int) -> None:
-        """Raise `NotASegmentError` where decoded rows take more room."""
+        """Raise `NotASegmentError` if decoded rows exceed the limit for memory."""
         if size_bytes > self.decoded_bytes:
             raise NotASegmentError(
                 f"{size_bytes:,} bytes decoded, more than [ingest] decoded_bytes = {self.decoded_bytes:,} allows"
             )
 
     def check_dates(self, days: set[int]) -> None:
-        """Raise `NotASegmentError` where there are more dates than allowed."""
+        """Raise `NotASegmentError` if there are more dates than allowed. ``days`` are days since 1970."""
         if len(days) > self.dates:
             raise NotASegmentError(f"rows of {len(days):,} dates, more than [ingest] dates = {self.dates:,} allows")
 
     def spans_few_dates(self, extent: tuple[int, int] | None) -> bool:
-        """Say whether moments between two (microseconds since 1970) cannot fall on too many dates."""
+        """Whether times within an extent (first and last, µs since 1970) certainly fall on few enough dates."""
         return extent is None or extent[1] // DAY_US - extent[0] // DAY_US < self.dates
 
 
 def decoded_bytes(metadata: "pq.FileMetaData", more_columns: int = 0) -> int:
-    """Return about what rows take once decoded, as a Parquet footer says it, with so many columns more."""
+    """Estimate the size of decoded rows in bytes, from a Parquet footer and a number of additional columns."""
     pages = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     return int(pages + metadata.num_rows * (metadata.num_columns + more_columns) * _WORD_BYTES)
 

@@ -1,16 +1,15 @@
-"""A segment's entry in a plan: everything besides its bytes that decides what becomes of it.
+"""A segment's entry in a plan: everything except its bytes that determines the result of ingesting it.
 
-A plan is carried out again by whoever finds it unfinished, on another machine, under another configuration, and must
-come to the same. So what reads a segment is given its row of the plan, as this type, and nothing else that may be
-another next time: a key that the type does not declare is refused where types are checked, and so is a plan that does
-not say one that it must.
+Another process may repeat an unfinished plan, on another machine and with another configuration, and must get the same
+result. Functions that read a segment therefore take its entry, and no other input that could differ. Type checks reject
+undeclared keys, and plans that lack a required key.
 """
 
 from typing import NotRequired, TypedDict
 
 
 class EarlierCut(TypedDict):
-    """A segment of the same slot file that an earlier plan took in: where it lies, and whether it was signed."""
+    """A segment of the same slot file that an earlier plan ingested: its path and digest, and whether it was signed."""
 
     path: str
     sha256: str
@@ -23,19 +22,19 @@ class PlannedSegment(TypedDict):
     Attributes
     ----------
     path, others
-        Where it lies; other files that claim the same digest.
+        Its path; paths of other files whose names contain the same digest.
     table, bytes, rows, sha256
-        As the spool's listing and its name say.
+        From its name and the spool's listing.
     seen
-        Slots of its slot file that came before, as `ranklake.lake.ingest.deduplication` says them.
+        Slots of its slot file that were ingested before, in the notation of `ranklake.lake.ingest.deduplication`.
     earlier
-        Segments of its slot file that earlier plans took in, to be heard where it contradicts them.
+        Segments of its slot file that earlier plans ingested. They are read if this segment contradicts them.
     refused
-        Why it is not taken in; empty where it is.
+        Why the segment is not ingested; empty if it is.
     rule
-        Place of the rule, among those of the plan, that its prefix is under; -1 for none.
+        Index of its prefix's rule among the plan's rules; -1 for none.
     sign
-        Whether its process has signed before, and has to again.
+        Whether it must be signed because its process signed an earlier segment.
     incarnation, segment
         Its slot file, in plans of replays.
     """

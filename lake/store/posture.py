@@ -1,7 +1,7 @@
-"""Posture of a place: whether the store encrypts what lies there, by which key, and in which region. The store says it.
+"""Security posture of a place, as the store reports it: encryption, its key, and the region.
 
-What a store does not say is unknown, with the reason: a local disk knows nothing of encryption beneath it, and not
-every store that speaks S3's protocol answers what S3 does.
+Facts that a store does not report are unknown, with a reason. A local disk does not report its encryption, and
+S3-compatible stores support only some of S3's requests.
 """
 
 from collections.abc import Iterator
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 EMPTY: Final = "empty"
 NONE: Final = "none"
-_NONE: Final = "ServerSideEncryptionConfigurationNotFoundError"
+_NO_ENCRYPTION: Final = "ServerSideEncryptionConfigurationNotFoundError"
 _FIRST_REGION: Final = "us-east-1"
-"""What S3 calls no region at all."""
+"""The region for which S3 reports an empty location."""
 
 
 @dataclass(frozen=True, slots=True)
 class Posture:
-    """How a place is protected.
+    """Encryption and region of a place.
 
     Attributes
     ----------
     place, store
-        Which; the protocol of its store.
+        Name of the place; protocol of its store.
     by_default, by_default_key
-        What the bucket does with new objects, and by which key; None where nobody knows.
+        Encryption of new objects in the bucket, and its key; None if unknown.
     of_object, of_object_key
-        What one object there says of itself: the marker of a lake, else the first below the place; ``empty`` where
-        there is none.
+        Encryption and key of one object: the lake's marker, else the first object of the place. ``empty`` if the place
+        has no object.
     region
-        Where it is.
+        Region of the bucket; None if unknown.
     unknown
-        Why something is not known, in clauses; empty where all is.
+        Reasons for unknown facts, in clauses; empty if all are known.
     """
 
     place: str
@@ -51,29 +51,31 @@ class Posture:
 
 
 def posture(name: str, place: "Store", marker: str = MARKER) -> Posture:
-    """Return how a place is protected. Raises nothing: what cannot be asked is unknown.
+    """Request encryption and region of a place from its store. Never raises; failed requests give unknown facts.
 
     Parameters
     ----------
+    name
+        Name of the place in the result.
     marker
-        Object that every such place has; empty: the first that is listed there is asked instead.
+        Name of an object that the place has. If empty, the first listed object is examined.
     """
     if place.is_local:
-        why = "a local disk: ask whoever runs the machine whether it is encrypted, and where it is"
-        return Posture(name, "file", unknown=why)
+        reason = "a local disk: ask whoever runs the machine whether it is encrypted, and where it is"
+        return Posture(name, "file", unknown=reason)
     if not is_s3(place):
         return Posture(name, _protocols(place)[0], unknown="this store is not asked; its console tells")
     bucket, _, key = place.path(marker or "x").removeprefix("s3://").partition("/")
-    doubts: list[str] = []
+    failures: list[str] = []
 
-    def ask(call: str, **what: str | int) -> dict[str, Any] | None:
+    def ask(call: str, **parameters: str | int) -> dict[str, Any] | None:
         try:
-            response: dict[str, Any] = place.fs.call_s3(call, Bucket=bucket, **what)
-        except Exception as error:  # noqa: BLE001 - whatever a store answers, it is not what was asked for
+            response: dict[str, Any] = place.fs.call_s3(call, Bucket=bucket, **parameters)
+        except Exception as error:  # noqa: BLE001 - stores and clients raise many classes
             code = error_code(error)
-            if code == _NONE:
+            if code == _NO_ENCRYPTION:
                 return {}
-            doubts.append(f"{call}: {code}")
+            failures.append(f"{call}: {code}")
             return None
         return response
 
@@ -83,22 +85,22 @@ def posture(name: str, place: "Store", marker: str = MARKER) -> Posture:
     where = ask("get_bucket_location")
     if not marker:
         objects = ask("list_objects_v2", Prefix=key.removesuffix("x"), MaxKeys=1)
-        key = next((one["Key"] for one in (objects or {}).get("Contents", ())), "")
+        key = next((entry["Key"] for entry in (objects or {}).get("Contents", ())), "")
     head = ask("head_object", Key=key) if key else None
     return Posture(
         name,
         "s3",
         None if default is None else rule.get("SSEAlgorithm", NONE),
         rule.get("KMSMasterKeyID"),
-        (None if doubts or key else EMPTY) if head is None else head.get("ServerSideEncryption", NONE),
+        (None if failures or key else EMPTY) if head is None else head.get("ServerSideEncryption", NONE),
         (head or {}).get("SSEKMSKeyId"),
         None if where is None else where.get("LocationConstraint") or _FIRST_REGION,
-        ", ".join(doubts),
+        ", ".join(failures),
     )
 
 
 def is_s3(place: "Store") -> bool:
-    """Whether a place is in a store that speaks S3's protocol."""
+    """Whether the place is in an S3-compatible store."""
     return bool({"s3", "s3a"} & set(_protocols(place)))
 
 
@@ -108,19 +110,19 @@ def _protocols(place: "Store") -> tuple[str, ...]:
 
 
 def error_code(error: BaseException) -> str:
-    """Return what the store called an error, which clients wrap; else the error's own name."""
-    at: BaseException | None = error
-    while at is not None:
-        if isinstance(response := getattr(at, "response", None), dict):
-            return str(response.get("Error", {}).get("Code", type(at).__name__))
-        at = at.__cause__ or at.__context__
+    """Return the store's error code from a client's error or its causes; else the name of the error's class."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(response := getattr(cause, "response", None), dict):
+            return str(response.get("Error", {}).get("Code", type(cause).__name__))
+        cause = cause.__cause__ or cause.__context__
     return type(error).__name__
 
 
 def overlaps(lake: "Lake", place: "Store") -> bool:
-    """Whether a place lies in the lake or a spool of it, or around one."""
+    """Whether a place is inside the lake or one of its spools, or contains one of them."""
     roots = [lake.store.root, *_spool_roots(lake)] if lake.store.is_local == place.is_local else []
-    return any(_lies_in(place.root, root) or _lies_in(root, place.root) for root in roots)
+    return any(_is_inside(place.root, root) or _is_inside(root, place.root) for root in roots)
 
 
 def _spool_roots(lake: "Lake") -> Iterator[str]:
@@ -130,5 +132,5 @@ def _spool_roots(lake: "Lake") -> Iterator[str]:
             yield spool.root
 
 
-def _lies_in(inner: str, outer: str) -> bool:
+def _is_inside(inner: str, outer: str) -> bool:
     return f"{inner}/".startswith(f"{outer}/")

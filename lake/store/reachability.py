@@ -1,4 +1,4 @@
-"""Why a lake cannot be used: errors with a fix, made from a client's own."""
+"""Errors for lakes and stores that cannot be used, with a hint, made from the errors of store clients."""
 
 import re
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ _NO_CREDENTIALS: Final = "give or check credentials as the store's own tools tak
 
 
 class LakeError(RanklakeError):
-    """A lake that cannot be used."""
+    """The lake cannot be used."""
 
 
 class NotALakeError(LakeError):
-    """The place exists, or not, but holds no lake."""
+    """The place does not contain a lake."""
 
 
 class LostLakeError(LakeError):
-    """A lake that is to be made where there was one. Nothing was written."""
+    """A lake would be created in a place that contained one before. Nothing was written."""
 
     def __init__(self, what: str, where: str) -> None:
         hint = (
@@ -39,25 +39,25 @@ class LostLakeError(LakeError):
 
 
 class LakeUnreachableError(LakeError):
-    """The place cannot be read, or not be written.
+    """The place cannot be read or written.
 
     Attributes
     ----------
     status
-        The store's HTTP status, where it gave one.
+        HTTP status of the store's response; None if there was none.
     """
 
     status: int | None = None
 
 
 class UnsafeStoreError(LakeError):
-    """A store that lets two writers of the same name both win: commits would be lost there."""
+    """The store ignores the condition of conditional writes, so that commits would be lost there."""
 
 
 def describe(error: BaseException, storage: Mapping[str, str]) -> str:
-    """Return one line about a client's error that may be shown: clients quote requests, and requests may be signed."""
+    """Return a client's error as one line without secrets. Clients quote requests, which may contain signatures."""
     text = str(error).partition(": ParsedLogPath")[0]  # a backtrace of delta-rs may follow
-    first, *causes = _COLOUR.sub("", text).split("\u21b3")  # an arrow before each cause that delta-rs knows
+    first, *causes = _COLOUR.sub("", text).split("\u21b3")  # delta-rs puts an arrow before each cause
     links = [(first.splitlines() or [""])[0], *causes]
     line = _RETRIES.sub(":", ": ".join(" ".join(_TAG.sub(" ", link).split()) for link in links))
     return remove_secrets(line or type(error).__name__, [*secrets_in(storage), *known_secrets(storage)])[:_LONGEST]
@@ -66,9 +66,9 @@ def describe(error: BaseException, storage: Mapping[str, str]) -> str:
 def unreachable(
     where: str, error: BaseException, storage: Mapping[str, str], *, what: str = "cannot be reached", hint: str = _HINT
 ) -> LakeUnreachableError:
-    """Return the error for a place where a client failed.
+    """Return the error for a place after a client failed.
 
-    Raise it ``from None``: what the client said may hold more than `describe` lets through, and a log shows causes.
+    Raise it ``from None``: the client's message may contain secrets that `describe` removes, and logs show causes.
     """
     reason = describe(error, storage)
     if "credential" in f"{type(error).__name__} {reason}".lower():
@@ -79,13 +79,13 @@ def unreachable(
 
 
 def cannot_write(path: str, error: OSError) -> LakeUnreachableError:
-    """Return the error for a file that a full or read-only place refused."""
+    """Return the error for a file that could not be written, because the place is full or read-only."""
     hint = "make room or get the right to write there, then run it again"
     return LakeUnreachableError(f"cannot be written: {error.strerror or error}", where=path, hint=hint)
 
 
 def unsafe(where: str) -> UnsafeStoreError:
-    """Return the error for a store that does not honour conditions."""
+    """Return the error for a store that ignores the conditions of conditional writes."""
     hint = (
         "use one that honours conditional writes (S3's If-None-Match), and no proxy that drops the header; "
         "Ceph's radosgw honours them only in buckets without versioning"
@@ -94,7 +94,7 @@ def unsafe(where: str) -> UnsafeStoreError:
 
 
 def _status(error: BaseException | None) -> int | None:
-    """Return the HTTP status behind an error, from where the clients put it."""
+    """Return the HTTP status of a client's error or of its causes; None if there is none."""
     while error is not None:
         response = getattr(error, "response", None)
         codes = [getattr(error, name, None) for name in ("status_code", "status", "code")]

@@ -1,4 +1,4 @@
-"""Folders of one process: each goes with it, and at the latest when the next one looks."""
+"""Temporary folders that are removed when their process ends, or by the next process if it was killed."""
 
 import fcntl
 import os
@@ -15,16 +15,15 @@ PREFIX: Final = "ranklake-"
 
 @contextmanager
 def scratch(kind: str, place: Path | None = None) -> Iterator[Path]:
-    """Give a new folder below a place (default: the system's for temporary files), and remove it at the end.
+    """Yield a new folder below a place (default: the system's temporary folder), and remove it afterwards.
 
-    Its name says of which kind it is. What processes that were killed left there, of any kind, is removed first. Beside
-    each folder lies a file that its process holds locked; the kernel lets go of it when the process ends, however it
-    ends.
+    The folder's name contains `kind`. Folders of killed processes, of any kind, are removed first. Beside each folder
+    is a lock file that its process keeps locked. The kernel releases the lock however the process ends.
     """
     place = Path(tempfile.gettempdir()) if place is None else place
     place.mkdir(parents=True, exist_ok=True)
     sweep(place)
-    held, lock = _create_locked(kind, place)
+    descriptor, lock = _create_locked(kind, place)
     folder = lock.with_suffix("")
     try:
         folder.mkdir(mode=0o700)
@@ -32,42 +31,42 @@ def scratch(kind: str, place: Path | None = None) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         lock.unlink(missing_ok=True)
-        os.close(held)
+        os.close(descriptor)
 
 
 def _create_locked(kind: str, place: Path) -> tuple[int, Path]:
-    """Return a new file of ours, held locked, and its path."""
+    """Create a lock file and lock it. Returns its open descriptor and its path."""
     while True:
         lock = place / f"{PREFIX}{kind}-{uuid.uuid4().hex}.lock"
-        held = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(held, fcntl.LOCK_EX)
-        # Thread 1 makes the lock's file, thread 2 (sweeping) locks it first and removes it: thread 1 then finds another
-        # file, or none, under the name, and takes the next name. The folder is made once the lock is held.
-        if _is_same(held, lock):
-            return held, lock
-        os.close(held)
+        descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # Process 1 creates the lock file. Process 2, in `sweep`, locks it first and removes it. Process 1 then finds no
+        # file, or another one, under the name, and tries the next name. The folder is created once the lock is held.
+        if _is_same_file(descriptor, lock):
+            return descriptor, lock
+        os.close(descriptor)
 
 
 def sweep(place: Path | None = None) -> list[Path]:
-    """Remove what dead processes left below a place (default as for `scratch`); return the folders."""
+    """Remove the folders of dead processes below a place (default as for `scratch`). Returns their paths."""
     place = Path(tempfile.gettempdir()) if place is None else place
-    gone = []
+    removed = []
     for lock in sorted(place.glob(f"{PREFIX}*-*.lock")):
-        with suppress(OSError):  # another's, or one that another sweeper was faster with
-            held = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with suppress(OSError):  # another user's, in use, or removed by another process
+            descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 folder = lock.with_suffix("")
                 shutil.rmtree(folder, ignore_errors=True)
                 lock.unlink(missing_ok=True)
-                gone.append(folder)
+                removed.append(folder)
             finally:
-                os.close(held)
-    return gone
+                os.close(descriptor)
+    return removed
 
 
-def _is_same(held: int, path: Path) -> bool:
+def _is_same_file(descriptor: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(held), path.stat())
+        return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False

@@ -1,16 +1,16 @@
-"""Signatures by SSH keys: made and verified by ``ssh-keygen -Y``, offline, in a namespace of our own.
+"""Signatures with SSH keys, created and verified offline by ``ssh-keygen -Y`` in our own namespace.
 
-The private key stays where it is: on a disk, in the agent, on a token. What is verified is the text, that the key may
-sign for the name, and that it might at the time. The times of keys are ours to judge: before 9.1 OpenSSH understands
-none in UTC, and before 8.7 none at all, and a certificate is verified by whatever the other machine has.
+The private key stays on disk, in the agent or on a token. Verification checks the text, whether the key belongs to the
+name, and whether the key was valid at the time. This module checks validity times itself: OpenSSH before 8.7 does not
+support them, and before 9.1 not in UTC, and certificates may be verified on machines with such versions.
 
-Allowed signers are an OpenSSH file of names, keys, times and roles, read so that each key is one person's:
+The allowed-signers file is an OpenSSH file of names, keys, validity times and roles:
 
     ada@example.org valid-before="20270101Z" ssh-ed25519 AAAAC3… roles=compliance,owner
 
-The roles stand behind the key, where OpenSSH reads a comment. What would let one person be two is refused: more than
-one name on a line, a pattern for a name, a key under two names, an authority that certifies names. Keys of other
-namespaces are passed over, so one file may serve Git, too.
+The roles follow the key, where OpenSSH expects a comment. Each key must belong to one person. Refused are therefore
+lines with several names, patterns as names, a key under two names, and certificate authorities. Keys of other
+namespaces are ignored, so that one file may also serve Git.
 """
 
 import base64
@@ -33,22 +33,22 @@ from ranklake.errors import RanklakeError
 from ranklake.segments.references import read_reference
 
 SIGN_S: Final = 300.0
-"""How long a person has for a passphrase or a touch of a token."""
+"""Timeout for signing, which may need a passphrase or a touch of a token."""
 VERIFY_S: Final = 30.0
 _MAGIC: Final = b"SSHSIG"
 _INSTALL: Final = "apt-get install openssh-client, or dnf install openssh-clients"
 
 
 class SignatureError(RanklakeError):
-    """A signature that does not hold, or that cannot be made. Nothing was written."""
+    """A signature is invalid or cannot be created. Nothing was written."""
 
 
 class SigningToolError(RanklakeError):
-    """No ``ssh-keygen`` that can do it is here: it says nothing of any signature. Nothing was written."""
+    """``ssh-keygen`` is missing, too old or too slow, so a signature could not be checked. Nothing was written."""
 
 
 NAMESPACE: Final = "approval@ranklake"
-"""Namespace of our signatures: those made for Git or files say nothing here."""
+"""Namespace of our signatures. Signatures of other namespaces, such as Git's, are invalid here."""
 FORM: Final = 'NAME valid-before="20270101Z" ssh-ed25519 AAAA… roles=ROLE,ROLE'
 _WORD: Final = re.compile(r'(?:[^\s"]|"[^"]*")+')
 _OPTION: Final = re.compile(r'([a-z-]+)(?:="([^"]*)")?(?:,|$)', re.IGNORECASE)
@@ -57,25 +57,25 @@ _TIMES: Final = {len("YYYYMMDD"): "%Y%m%d", len("YYYYMMDDHHMM"): "%Y%m%d%H%M", l
 
 
 class SignersError(RanklakeError):
-    """An allowed-signers file that cannot be used; nobody can approve anything by it."""
+    """The allowed-signers file is invalid. Nobody can approve until it is fixed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """A key and whose it is.
+    """A key of the allowed-signers file.
 
     Attributes
     ----------
     name
-        Its principal: who signs with it.
+        The principal: the person who signs with the key.
     key
         Base64 of the public key.
     roles
-        What whoever has it may act as.
+        Roles of the person.
     after, before
-        When it may sign; None for no bound.
+        Validity of the key; None for no bound.
     line
-        The line as every OpenSSH reads it: without its times.
+        The line without validity times, for all versions of OpenSSH.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Signer:
     line: str
 
     def why_not(self, at: datetime) -> str:
-        """Return why the key may not sign at a time; empty if it may."""
+        """Return why the key is not valid at a time; empty if it is."""
         if self.before is not None and at >= self.before:
             return f"the key of {self.name} expired at {self.before:%Y-%m-%d %H:%M} UTC"
         if self.after is not None and at < self.after:
@@ -96,7 +96,7 @@ class Signer:
 
 @dataclass(frozen=True, slots=True)
 class Signers:
-    """The keys of a file, and the digest of its text."""
+    """The keys of an allowed-signers file, and the SHA-256 of its text."""
 
     file: str
     sha256: str
@@ -104,12 +104,12 @@ class Signers:
 
     @property
     def text(self) -> str:
-        """What OpenSSH verifies against."""
-        return "".join(f"{one.line}\n" for one in self.keys)
+        """The allowed-signers file for ``ssh-keygen``: all lines without validity times."""
+        return "".join(f"{signer.line}\n" for signer in self.keys)
 
     def of_key(self, key: str) -> list[Signer]:
-        """Return the lines of a public key (base64)."""
-        return [one for one in self.keys if one.key == key]
+        """Return the entries of a public key (base64)."""
+        return [signer for signer in self.keys if signer.key == key]
 
 
 def load_signers(file: str) -> Signers:
@@ -117,7 +117,7 @@ def load_signers(file: str) -> Signers:
     text, where = read_reference(f"file:{file}", "allowed-signers file")
     keys = []
     names: dict[str, str] = {}
-    for number, line in enumerate(text.split("\n"), 1):  # OpenSSH knows no other ends of lines
+    for number, line in enumerate(text.split("\n"), 1):  # OpenSSH supports no other line endings
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         signer = _signer(line.strip(), f"{where}:{number}")
@@ -133,7 +133,7 @@ def load_signers(file: str) -> Signers:
 
 
 def _signer(line: str, where: str) -> Signer | None:
-    """Return what a line says; None for a key of other namespaces."""
+    """Parse a line of an allowed-signers file; None for a key of other namespaces. Raises `SignersError`."""
     words = _WORD.findall(line)
     at = next((place for place in (1, 2) if len(words) > place + 1 and _KEY_TYPE.fullmatch(words[place])), 0)
     if not at:
@@ -148,7 +148,7 @@ def _signer(line: str, where: str) -> Signer | None:
     if not _is_ours(options.get("namespaces", NAMESPACE).split(",")):
         return None
     listed_roles = [word.removeprefix("roles=") for word in words[at + 2 :] if word.startswith("roles=")]
-    roles = frozenset(role for one in listed_roles for role in one.split(",") if role)
+    roles = frozenset(role for roles_text in listed_roles for role in roles_text.split(",") if role)
     after, before = (_time(options[name], where) if name in options else None for name in _BOUNDS)
     plain = f'{name} namespaces="{NAMESPACE}" {words[at]} {words[at + 1]}'
     return Signer(name, words[at + 1], roles, after, before, plain)
@@ -158,7 +158,7 @@ _BOUNDS: Final = ("valid-after", "valid-before")
 
 
 def _is_ours(spaces: Sequence[str]) -> bool:
-    """Whether patterns match our namespace, as OpenSSH's do: `*` and `?`; one after a `!` excludes what it matches."""
+    """Whether OpenSSH patterns match our namespace: with `*` and `?`; a pattern after `!` excludes its matches."""
     matching = [space for space in spaces if fnmatchcase(NAMESPACE, space.removeprefix("!").replace("[", "[[]"))]
     return bool(matching) and not any(space.startswith("!") for space in matching)
 
@@ -177,7 +177,7 @@ def _options(text: str, where: str) -> dict[str, str]:
 
 
 def _time(text: str, where: str) -> datetime:
-    """Return a bound as OpenSSH reads it: in UTC with a Z at its end, else in this machine's zone."""
+    """Parse a validity time as OpenSSH does: in UTC with a Z at its end, else in this machine's time zone."""
     plain = text.removesuffix("Z")
     try:
         when = datetime.strptime(plain, _TIMES[len(plain)])  # noqa: DTZ007 - the zone comes next
@@ -187,55 +187,55 @@ def _time(text: str, where: str) -> datetime:
 
 
 def sign(text: str, key: str) -> str:
-    """Return the signature of a text. May ask for a passphrase at the terminal.
+    """Return the signature of a text. ``ssh-keygen`` may ask for a passphrase at the terminal.
 
     Parameters
     ----------
     key
-        Path of a private key, or of a public one whose private half the agent has.
+        Path of a private key, or of a public key whose private key the agent has.
 
     Raises `SignatureError`.
     """
     path = _present(key)
     done = _run(["-Y", "sign", "-n", NAMESPACE, "-f", str(path)], text, SIGN_S)
     if done.returncode or _MAGIC not in _blob(done.stdout)[: len(_MAGIC)]:
-        why = " ".join(done.stderr.split()[-12:])
+        reason = " ".join(done.stderr.split()[-12:])
         hint = f"try it by itself: echo x | ssh-keygen -Y sign -n {NAMESPACE} -f {key}"
-        raise SignatureError(f"ssh-keygen cannot sign with it: {why}", where=key, hint=hint)
+        raise SignatureError(f"ssh-keygen cannot sign with it: {reason}", where=key, hint=hint)
     return done.stdout
 
 
 def verify(text: str, signature: str, signers: Signers, name: str, at: datetime) -> Signer:
-    """Return the line of the key by which a name signed a text.
+    """Verify that a person signed a text with a key that was valid at a time. Returns the key's entry.
 
-    Raises `SignatureError`, which says why it is none, and `SigningToolError` where that cannot be found out.
+    Raises `SignatureError` with the reason if the signature is invalid, and `SigningToolError` if it cannot be checked.
     """
     key = key_of(signature)
-    mine = [one for one in signers.of_key(key) if one.name == name]
-    if not mine:  # ssh-keygen gets names of the file alone: others may hold anything
-        raise SignatureError(_refusal_reason(signers, key, name, mine, at))
+    entries = [signer for signer in signers.of_key(key) if signer.name == name]
+    if not entries:  # only names of the file are passed to ssh-keygen: other names may contain anything
+        raise SignatureError(_refusal_reason(signers, key, name, entries, at))
     with _anonymous_file(signers.text) as allowed, _anonymous_file(signature) as armoured:
         words = ["-Y", "verify", "-f", _path(allowed), "-I", name, "-n", NAMESPACE, "-s", _path(armoured)]
         done = _run(words, text, VERIFY_S, (allowed.fileno(), armoured.fileno()))
     if "usage: ssh-keygen" in done.stderr:
         raise SigningToolError("this ssh-keygen cannot verify signatures: OpenSSH 8.2 or newer can", hint=_INSTALL)
-    valid = [one for one in mine if not one.why_not(at)]
+    valid = [signer for signer in entries if not signer.why_not(at)]
     if done.returncode == 0 and valid:
         return valid[0]
-    raise SignatureError(_refusal_reason(signers, key, name, mine, at))
+    raise SignatureError(_refusal_reason(signers, key, name, entries, at))
 
 
-def _refusal_reason(signers: Signers, key: str, name: str, mine: list[Signer], at: datetime) -> str:
-    if not mine:
-        others = {one.name for one in signers.of_key(key)}
+def _refusal_reason(signers: Signers, key: str, name: str, entries: list[Signer], at: datetime) -> str:
+    if not entries:
+        others = {signer.name for signer in signers.of_key(key)}
         key_owner = f"the key of {min(others)}, not of {name}" if others else f"a key that is not in {signers.file}"
         return f"it is signed by {key_owner}"
-    bounds = [one.why_not(at) for one in mine]
-    return bounds[0] if all(bounds) else "the signature does not hold for what it is said to sign"
+    reasons = [signer.why_not(at) for signer in entries]
+    return reasons[0] if all(reasons) else "the signature does not hold for what it is said to sign"
 
 
 def key_of(signature: str) -> str:
-    """Return the public key (base64) that a signature names. Raises `SignatureError`."""
+    """Return the public key (base64) that a signature contains. Raises `SignatureError`."""
     raw = _blob(signature)
     start = len(_MAGIC) + struct.calcsize(">II")
     length = struct.unpack_from(">I", raw, start - struct.calcsize(">I"))[0] if len(raw) > start else 0
@@ -257,7 +257,7 @@ def public_key(key: str) -> str:
 
 
 def require_tool() -> str:
-    """Return where ssh-keygen is. Raises `SigningToolError` with the package that has it."""
+    """Return the path of ssh-keygen. Raises `SigningToolError` with the package to install."""
     path = shutil.which("ssh-keygen")
     if path is None:
         raise SigningToolError("ssh-keygen is not installed", hint=_INSTALL)
@@ -284,15 +284,15 @@ def _blob(signature: str) -> bytes:
 
 @contextlib.contextmanager
 def _anonymous_file(text: str) -> Iterator[IO[bytes]]:
-    """Give an open file with a text, and without a name: it goes with the process, however that ends."""
-    with tempfile.TemporaryFile() as made:
-        made.write(text.encode())
-        made.seek(0)
-        yield made
+    """Yield an open file that contains a text and has no name, so that it disappears with the process."""
+    with tempfile.TemporaryFile() as file:
+        file.write(text.encode())
+        file.seek(0)
+        yield file
 
 
 def _path(file: IO[bytes]) -> str:
-    """Return by which path a child that has an open file finds it."""
+    """Return the path under which a child process can open an inherited file."""
     return f"/dev/fd/{file.fileno()}"
 
 

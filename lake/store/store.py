@@ -1,8 +1,7 @@
-"""A place where bytes are kept: a folder, or a bucket's, how files are written there, and the client that does it.
+"""A place for files: a local folder, or a prefix of a bucket, with the client that reads and writes it.
 
-One set of storage options, under delta-rs's names, serves fsspec (s3fs, gcsfs, adlfs) and delta-rs alike, so that a
-bucket is named once. Both are set to give up within a minute: the failure is reported without a secret, and whoever ran
-the command runs it again.
+Storage options have the names of delta-rs. They are translated for fsspec (s3fs, gcsfs, adlfs), so that users configure
+a bucket once. Both clients give up within a minute, and errors contain no secrets.
 """
 
 import contextlib
@@ -47,17 +46,17 @@ _ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
 
 @dataclass(frozen=True)
 class Store:
-    """A place for files: that of a lake, a witness, an archive, a share, or of pages.
+    """The place of a lake, a witness, an archive, a share, or of pages.
 
     Attributes
     ----------
     uri
-        As the user named it, without a trailing slash.
+        URI or folder as the user gave it, without a trailing slash.
     storage
-        Options under delta-rs's names, for delta-rs and (translated) for fsspec; references among them as they are, so
-        that no other process gets what they stand for.
+        Options with the names of delta-rs. References to secrets are not resolved here, so that a pickled store
+        contains no secret.
     fs, root
-        The file system and the path of the place in it.
+        The fsspec file system, and the path of the place in it.
     """
 
     uri: str
@@ -70,7 +69,7 @@ class Store:
 
     @classmethod
     def at(cls, uri: str, storage: dict[str, str] | None = None) -> "Store":
-        """Return a place by its URI; nothing is looked at there. Raises `LakeError` or `LakeUnreachableError`."""
+        """Return the store for a URI or folder, without a request. Raises `LakeError` or `LakeUnreachableError`."""
         uri = uri.removeprefix("file:") if not uri.startswith("file://") else uri
         if uri.partition("://")[0] in STORES and any(fault := uri_fault(uri)):
             raise LakeError(fault[0], where=redact_uri(uri), hint=fault[1])
@@ -82,7 +81,7 @@ class Store:
         return cls(uri.rstrip("/"), options, fs, root.rstrip("/"))
 
     def marker(self) -> bytes:
-        """Return the marker of the lake there. Raises `NotALakeError` or `LakeUnreachableError`."""
+        """Return the bytes of the lake's marker. Raises `NotALakeError` or `LakeUnreachableError`."""
         try:
             raw = bytes(self.fs.cat_file(self.path(MARKER)))
         except FileNotFoundError as error:
@@ -102,12 +101,12 @@ class Store:
 
     @property
     def delta_storage(self) -> dict[str, str]:
-        """Options as delta-rs takes them, references followed. Raises `ranklake.segments.references.SecretError`."""
+        """Options for delta-rs, with secrets resolved. Raises `ranklake.segments.references.SecretError`."""
         return dict(self.storage) if self.is_local else resolve_references(self.storage)
 
     @property
     def number(self) -> str:
-        """What tells the lake in it from others, from its marker; empty where that has none."""
+        """The unique id of the lake, from its marker; empty if the marker contains none."""
         try:
             return str(json.loads(self.fs.cat_file(self.path(MARKER))).get("lake", ""))
         except (ValueError, AttributeError, RecursionError):
@@ -115,38 +114,38 @@ class Store:
 
     @property
     def address(self) -> str:
-        """The URI for another process, whose current folder may be another."""
+        """The URI for other processes; for a folder its absolute path."""
         return self.root if self.is_local else self.uri
 
     @property
     def is_local(self) -> bool:
-        """True where it is a folder of this machine."""
+        """Whether the place is a folder of this machine."""
         return isinstance(self.fs, LocalFileSystem)
 
     def arrow_filesystem(self) -> FileSystem:
-        """Return the file system as pyarrow reads through it; a local one without the way round by fsspec."""
+        """Return the file system for pyarrow; for a local place Arrow's own, which is faster than fsspec's."""
         return ArrowLocal() if self.is_local else PyFileSystem(Files(self.fs))
 
     def open_file(self, path: str, size_bytes: int | None = None) -> NativeFile:
-        """Open a file as pyarrow reads it; its size, where it is known, spares a store a request.
+        """Open a file for pyarrow. A known `size_bytes` saves one request.
 
         Raises `FileNotFoundError`, `OSError` or `LakeUnreachableError`.
         """
         return ArrowLocal().open_input_file(path) if self.is_local else Files(self.fs).open_input_file(path, size_bytes)
 
     def path(self, *parts: str) -> str:
-        """Return the path, for `fs`, of something in the place."""
+        """Return the path in `fs` of a file or folder of the place."""
         return "/".join([self.root, *parts])
 
     def table_uri(self, table: str) -> str:
-        """Return the URI of a Delta table, for delta-rs, which reads one of an object store as a URL."""
+        """Return the URI of a Delta table for delta-rs, percent-encoded for object stores."""
         scheme, mark, rest = self.address.partition("://")
         return f"{scheme}{mark}{quote(rest)}/tables/{table}"
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Write a whole file unless the name is taken; return whether this call wrote it.
+        """Write a file atomically unless the name exists. Returns whether this call wrote it.
 
-        A reader sees all of the file or none. Killed half-way, it leaves a stray temporary file on a local disk.
+        Readers see the complete file or none. If the process is killed, a temporary file may remain on a local disk.
         Raises `LakeUnreachableError`.
         """
         target = self.path(name)
@@ -163,22 +162,22 @@ class Store:
         except OSError as error:
             raise cannot_write(target, error) from error
         finally:
-            with suppress(OSError):  # it may never have been opened
+            with suppress(OSError):  # opening it may have failed
                 os.unlink(scratch)  # noqa: PTH108 - likewise
 
     def overwrites(self, name: str, data: bytes) -> bool:
-        """Whether the store replaces a file that it is asked to write only if absent: two commits could both win.
+        """Whether the store ignores the condition of `put_if_absent`, so that two commits could both succeed.
 
-        The file is there, and holds `data`: so nothing changes, whatever the store does. Raises `LakeUnreachableError`.
+        The file must exist and contain `data`, so that nothing changes in either case. Raises `LakeUnreachableError`.
         """
         return self.put_if_absent(name, data)
 
 
 def _link(scratch: str, target: str) -> bool:
-    """Give a file its name, and return True; False where the name is taken: a rename would not say so.
+    """Link a temporary file to its final name. Returns False if the name exists; a rename would overwrite it.
 
-    Of all that writing a file calls, only this may say that its name is taken. Making its folder raises
-    `FileExistsError`, too, where something else has the folder's name, or the folder is not to be seen just then.
+    Only this call may conclude from `FileExistsError` that the name exists. Creating the folder raises it, too, if a
+    file has the folder's name, or on network file systems whose listing lags behind.
     """
     try:
         os.link(scratch, target)
@@ -188,59 +187,60 @@ def _link(scratch: str, target: str) -> bool:
 
 
 WHOLE_BYTES: Final = 16 * 2**20
-"""Files up to this are read at one go: a request costs as long as a few MiB do."""
+"""Files up to this size are read with one request, because a request takes as long as reading a few MiB."""
 _AZURE_SCOPE: Final = "https://storage.azure.com/.default"
 _QUIET: Final = logging.NullHandler()
 _GS: Final = ("gs://", "gcs://")
 _S3: Final = ("s3://", "s3a://")
-_ONE_PIECE_BYTES: Final = 5 * 2**30  # what a store takes in one PUT; a condition holds for that, not for parts
-_CONNECT_S, _SILENCE_S, _TRIES = 5, 8, 3
-"""How long a store may say nothing, and how often it is asked: who accepts and never answers costs half a minute."""
+_ONE_PIECE_BYTES: Final = 5 * 2**30  # maximum of one PUT; conditions are honoured for a PUT, not for multipart uploads
+_CONNECT_S, _READ_S, _TRIES = 5, 8, 3
+"""Timeouts and number of tries. A store that accepts connections and never answers costs half a minute."""
 _REQUEST_S: Final = 60
-"""What a whole request of delta-rs may take."""
-_AGAIN: Final = 409  # S3: another conditional request on the same name is under way
-_TAKEN: Final = 412
+"""Timeout of a complete request of delta-rs."""
+_CONFLICT: Final = 409  # S3: another conditional request for the same name is in progress
+_PRECONDITION_FAILED: Final = 412
 _REFUSED: Final = frozenset({400, 401, 403})
-"""How stores answer credentials that are over: S3 says 400 of a token that has expired."""
-_OURS: Final = (FileNotFoundError, FileExistsError, NotImplementedError, RanklakeError, AttributeError, TypeError)
+"""HTTP statuses for expired credentials. S3 answers 400 to an expired token."""
+_PASSED_ON: Final = (FileNotFoundError, FileExistsError, NotImplementedError, RanklakeError, AttributeError, TypeError)
+"""Exceptions that `GuardedFileSystem` does not translate."""
 
 
 def file_system(uri: str, storage: Mapping[str, str]) -> tuple[Any, str]:
-    """Return (file system, path in it) of a URI or folder, with delta-rs's option names translated.
+    """Return the fsspec file system of a URI or folder, and the path in it. Translates delta-rs's option names.
 
-    A local one is fsspec's own; one of an object store is `GuardedFileSystem`. Raises `LakeUnreachableError`.
+    For object stores the file system is a `GuardedFileSystem`. Raises `LakeUnreachableError`.
     """
-    options = fsspec_options(uri, storage) if "://" in uri else {}  # a folder takes none
-    options.pop(PUT, None)  # a bucket's own default encrypts what the lake itself writes there
+    options = fsspec_options(uri, storage) if "://" in uri else {}  # folders have no options
+    options.pop(PUT, None)  # the bucket's default encryption applies to files of the lake
     if "://" in uri and not uri.startswith(("file://", "memory://")):
-        options["use_listings_cache"] = False  # others write there, too: what they wrote last must be seen
+        options["use_listings_cache"] = False  # other processes write there; listings must be current
     if uri.startswith(_S3):
-        options["max_concurrency"] = 1  # else every file's size is asked for before it is read
-        patience = {"connect_timeout": _CONNECT_S, "read_timeout": _SILENCE_S}
-        again = {"retries": {"mode": "standard", "total_max_attempts": _TRIES}}
-        # addresses are signed so, too: S3 takes older ones for no new bucket, and for none that a KMS key encrypts
-        options["config_kwargs"] = {**patience, **again, "signature_version": "s3v4"}
+        options["max_concurrency"] = 1  # otherwise s3fs requests the size of every file before it reads it
+        timeouts = {"connect_timeout": _CONNECT_S, "read_timeout": _READ_S}
+        retries = {"retries": {"mode": "standard", "total_max_attempts": _TRIES}}
+        # also for presigned URLs: S3 rejects older signatures for new buckets and for objects encrypted with KMS
+        options["config_kwargs"] = {**timeouts, **retries, "signature_version": "s3v4"}
     try:
         if uri.startswith(_S3):
             options["session"] = counted_session()
         if uri.startswith(_GS) and "token" not in options:
-            # gcsfs would go on without any, and ask for most of a minute before it says so
+            # without credentials gcsfs would retry for most of a minute before it fails
             importlib.import_module("google.auth").default()
         fs, path = url_to_fs(uri, **options)
         if getattr(fs, "sync_credential", None) is not None:
-            fs.sync_credential.get_token(_AZURE_SCOPE)  # adlfs would find out by a minute and a half of tries
-    except Exception as error:  # noqa: BLE001 - object stores raise a class of their own per client
-        raise _unopened(uri, error, storage) from None
+            fs.sync_credential.get_token(_AZURE_SCOPE)  # without credentials adlfs would retry for 90 s
+    except Exception as error:  # noqa: BLE001 - each client raises its own classes
+        raise _client_error(uri, error, storage) from None
     if isinstance(fs, LocalFileSystem):
         return fs, str(path)
-    logging.getLogger("gcsfs").addHandler(_QUIET)  # it logs each try, trace and all; what counts is raised
+    logging.getLogger("gcsfs").addHandler(_QUIET)  # it logs each try with a traceback; the last error is raised anyway
     if hasattr(fs, "retries"):
-        fs.retries = 1 if uri.startswith(_S3) else _TRIES  # botocore tries by itself
+        fs.retries = 1 if uri.startswith(_S3) else _TRIES  # botocore retries already
     return GuardedFileSystem(fs, uri, storage, is_client=True), str(path)
 
 
-def _unopened(uri: str, error: Exception, storage: Mapping[str, str]) -> LakeUnreachableError:
-    """Return the error for a URI that no client could be made for."""
+def _client_error(uri: str, error: Exception, storage: Mapping[str, str]) -> LakeUnreachableError:
+    """Return the error for a URI whose client could not be created."""
     scheme = uri.partition("://")[0]
     client, extra = CLIENTS.get(scheme, ("", ""))
     if client and isinstance(error, ImportError):
@@ -253,9 +253,9 @@ def _unopened(uri: str, error: Exception, storage: Mapping[str, str]) -> LakeUnr
 
 
 def delta_options(uri: str, storage: Mapping[str, str]) -> dict[str, str]:
-    """Return the options for delta-rs: as named, with those that an http:// endpoint needs, and timeouts.
+    """Return the options for delta-rs, completed with timeouts and with those that an ``http://`` endpoint needs.
 
-    Raises `StorageOptionError` for options under which two commits could both win.
+    Raises `StorageOptionError` for options with which two commits of one number could both succeed.
     """
     is_folder = "://" not in uri or uri.startswith("file://")
     named = {name.lower(): value for name, value in (storage if is_folder else resolve_references(storage)).items()}
@@ -283,11 +283,11 @@ def delta_options(uri: str, storage: Mapping[str, str]) -> dict[str, str]:
 
 
 def put_new(fs: Any, path: str, data: bytes) -> bool:  # noqa: ANN401 - fsspec ships no types
-    """Write a whole object unless the name is taken; return whether this call wrote it.
+    """Write an object unless the name exists. Returns whether this call wrote it.
 
-    It goes in one piece, however large: stores of S3's protocol may pass over the condition where parts are put
-    together. A try of this call that the store carried out and did not confirm takes the name, too: then the answer
-    is False, and the object holds `data`. Raises `LakeError` where no store that takes such a condition is reached.
+    The object is written with a single PUT: S3-compatible stores may ignore the condition for multipart uploads. If the
+    store writes the object but its confirmation is lost, the retry finds the name taken, and the result is False
+    although the object contains `data`. Raises `LakeError` if the store does not support conditional writes.
     """
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
     if protocols.isdisjoint(SCHEMES):
@@ -301,9 +301,9 @@ def put_new(fs: Any, path: str, data: bytes) -> bool:  # noqa: ANN401 - fsspec s
         except FileExistsError:
             return False
         except LakeUnreachableError as error:
-            if error.status == _TAKEN:  # said in words that the client does not know
+            if error.status == _PRECONDITION_FAILED:  # some clients do not raise FileExistsError for it
                 return False
-            if error.status != _AGAIN or wait_s > _CONNECT_S:
+            if error.status != _CONFLICT or wait_s > _CONNECT_S:
                 raise
             time.sleep(wait_s)
             wait_s *= 2
@@ -312,10 +312,11 @@ def put_new(fs: Any, path: str, data: bytes) -> bool:  # noqa: ANN401 - fsspec s
 
 
 class GuardedFileSystem:
-    """A file system of fsspec, or a file of one, whose failures are `LakeUnreachableError`: one line, no credentials.
+    """Wraps an fsspec file system, or one of its files, and translates errors to `LakeUnreachableError`.
 
-    A file that is not there, or is there already, stays the error that it is. A file system that the store refuses is
-    made again where references give other credentials by now, and asked again.
+    Translated errors have one line and contain no credentials. `FileNotFoundError` and `FileExistsError` are passed on.
+    If the store refuses the credentials and the references to secrets now return other ones, the client is created
+    again and the call repeated.
     """
 
     def __init__(self, fs: Any, uri: str, storage: Mapping[str, str], *, is_client: bool = False) -> None:  # noqa: ANN401 - likewise
@@ -329,42 +330,42 @@ class GuardedFileSystem:
 
         def guarded(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - likewise
             try:
-                given = value(*args, **options)
-            except Exception as error:  # noqa: BLE001 - object stores raise a class of their own per client
-                ours = self._translate_error(error)
-                if not self._is_renewed(ours):
-                    raise ours from None
+                result = value(*args, **options)
+            except Exception as error:  # noqa: BLE001 - each client raises its own classes
+                translated = self._translate_error(error)
+                if not self._renew_client(translated):
+                    raise translated from None
                 return getattr(self, name)(*args, **options)
             if name == "cat_ranges":
-                return [self._translate_error(one) if isinstance(one, Exception) else one for one in given]
-            return GuardedFileSystem(given, self._uri, self._storage) if name == "open" else given
+                return [self._translate_error(item) if isinstance(item, Exception) else item for item in result]
+            return GuardedFileSystem(result, self._uri, self._storage) if name == "open" else result
 
         return guarded
 
-    def _is_renewed(self, error: Exception) -> bool:
-        """Return whether the client has other credentials now than those that the store refused."""
+    def _renew_client(self, error: Exception) -> bool:
+        """Create the client again after refused credentials. Returns False if there are no other credentials."""
         is_refused = isinstance(error, LakeUnreachableError) and error.status in _REFUSED
         if not is_refused or not self._made_with or not any(map(is_reference, self._storage.values())):
             return False
         forget()
-        if (given := fingerprint(self._storage)) == self._made_with:
+        if (current := fingerprint(self._storage)) == self._made_with:
             return False
-        self._made_with = given
+        self._made_with = current
         self._fs = file_system(self._uri, self._storage)[0]._fs  # noqa: SLF001 - of this class
         return True
 
     def _translate_error(self, error: Exception) -> Exception:
-        return error if isinstance(error, _OURS) else unreachable(self._uri, error, self._storage)
+        return error if isinstance(error, _PASSED_ON) else unreachable(self._uri, error, self._storage)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Close a file. One that was being written when something failed is thrown away, not sent half."""
+        """Close a file. After an error, a partly written file is discarded instead of uploaded."""
         if kind is None or self.mode == "rb":
             self.close()
             return
-        with contextlib.suppress(Exception):  # what failed first is what is reported
+        with contextlib.suppress(Exception):  # the first error is the one to report
             self._fs.discard()
         self._fs.closed = True
 
@@ -373,10 +374,10 @@ class GuardedFileSystem:
 
 
 class Files(FSSpecHandler):  # type: ignore[misc] # pyarrow ships no types
-    """How pyarrow reads an object store: small files at one go, and no look whether a file is one."""
+    """Reads files of an object store for pyarrow: small files with one request, none for their type."""
 
     def open_input_file(self, path: str, size_bytes: int | None = None) -> NativeFile:
-        """Open a file for reading; its size, where it is known, saves a request. Raises as `GuardedFileSystem` does."""
+        """Open a file for reading. A known `size_bytes` saves one request. Raises the errors of `GuardedFileSystem`."""
         size = int(self.fs.size(path)) if size_bytes is None else size_bytes
         if size <= WHOLE_BYTES:
             return BufferReader(self.fs.cat_file(path))

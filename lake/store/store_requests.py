@@ -1,9 +1,9 @@
-"""Requests that this process made to stores of S3's protocol: counts by kind, errors, retries and bytes.
+"""Counts the requests of this process to S3-compatible stores: by kind, errors, retries and bytes.
 
     botocore ──an event for each HTTP request──▶ COUNTS ──difference over a stage──▶ the table `stage_runs`
 
-An event costs microseconds, a request milliseconds. Requests of delta-rs are not counted, as its client reports none:
-it reads and writes the logs of tables, which is three quarters of the requests of a lake's first ingest.
+An event costs microseconds, a request milliseconds. Requests of delta-rs cannot be counted, because its client emits no
+events. It reads and writes the table logs, which are three quarters of the requests of a lake's first ingest.
 """
 
 from collections import Counter
@@ -11,18 +11,18 @@ from functools import cache
 from typing import Any, Final
 
 COUNTS: Final[Counter[str]] = Counter()
-"""Counts by name, as columns of the table ``stage_runs`` are named."""
+"""Counts by column name of the table ``stage_runs``."""
 COLUMNS: Final = (
     *("store_gets", "store_puts", "store_lists", "store_deletes", "store_errors", "store_retries"),
     *("store_read_bytes", "store_written_bytes"),
 )
 _FIRST_ERROR_STATUS: Final = 400
 _EXPECTED: Final = frozenset({404, 409, 412})
-"""Statuses that are no errors: the object is not there, or the name is taken."""
+"""HTTP statuses that do not count as errors: the object does not exist, or the name exists."""
 
 
 def _column(event_name: str) -> str:
-    """Return the column that counts a request, by the kind that its operation is billed as."""
+    """Return the column that counts a request, by the kind as which stores bill its operation."""
     operation = event_name.rpartition(".")[2]
     if operation.startswith("Delete"):
         return "store_deletes"
@@ -32,7 +32,7 @@ def _column(event_name: str) -> str:
 
 
 def _before_call(**_: Any) -> None:  # noqa: ANN401 - botocore ships no types
-    COUNTS["store_retries"] -= 1  # each request counts 1: those beyond the first of a call are repetitions
+    COUNTS["store_retries"] -= 1  # `_before_send` adds 1 for each request; the first request of a call is no retry
 
 
 def _before_send(request: Any, event_name: str, **_: Any) -> None:  # noqa: ANN401 - likewise
@@ -56,8 +56,8 @@ def _length(headers: Any) -> int:  # noqa: ANN401 - likewise
 
 @cache
 def counted_session() -> Any:  # noqa: ANN401 - likewise
-    """Return the session whose clients' requests are counted, for ``session`` of `s3fs.S3FileSystem`."""
-    from aiobotocore.session import AioSession  # type: ignore[import-untyped] # which only such a store needs
+    """Return a session that counts the requests of its clients, for ``session`` of `s3fs.S3FileSystem`."""
+    from aiobotocore.session import AioSession  # type: ignore[import-untyped] # installed only for S3
 
     session = AioSession()
     session.register("before-call.s3", _before_call)
@@ -67,7 +67,7 @@ def counted_session() -> Any:  # noqa: ANN401 - likewise
 
 
 def take_counts() -> Counter[str]:
-    """Return the counts of this process and reset them; a worker's are added up where its work came from."""
+    """Return the counts of this process and reset them. Drivers add the counts of their workers."""
     counts = Counter(COUNTS)
     COUNTS.clear()
     return counts

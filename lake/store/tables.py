@@ -1,4 +1,4 @@
-"""What a process remembers of a lake's tables: open handles, and data files that it found sound."""
+"""A process' cache for the tables of a lake: open handles, and data files whose digests it has verified."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,17 +8,17 @@ from ranklake.lake.store.store import Store
 
 @dataclass(frozen=True)
 class Tables:
-    """The tables in a store, as this process knows them; what it remembers goes to no other.
+    """The tables in a store, with caches of this process. A pickled copy has empty caches.
 
     Attributes
     ----------
     store
-        Where they are.
+        The place of the tables.
     opened
-        Handles that `ranklake.lake.tables.tables.latest` keeps, by name, each with what tells its last commit from
-        another.
+        Table handles by table name, each with an identifier of its last commit. `ranklake.lake.tables.tables.latest`
+        fills it.
     sound
-        Data files that `ranklake.lake.tables.live_files` found sound, by path, each as it was then.
+        Verified data files by path, each with its state at that time. `ranklake.lake.tables.live_files` fills it.
     """
 
     store: Store
@@ -26,5 +26,5 @@ class Tables:
     sound: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process may have."""
+        """Return the state without the caches."""
         return {**self.__dict__, "opened": {}, "sound": {}}

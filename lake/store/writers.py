@@ -1,12 +1,12 @@
-"""Writers: who may put segments where in a spool, and how ingest recognizes them.
+"""Writers of a spool: which runs may write below which prefix, and how ingest authenticates their segments.
 
     <spool>/segments/…            the prefix ""
     <spool>/team-a/segments/…     the prefix "team-a"
 
-An operator configures for a prefix which runs may use it, whether its segments must be signed or encrypted, and where
-the signing keys are. Some of that is checked by a segment's name, before a plan names it (`Writers.against`), the rest
-by its bytes (`signer_of`). A segment that violates it is *refused*: set aside like a damaged one, with a reason that
-begins with `REFUSED`. It claims neither slots nor its digest, so the genuine one, wherever it is, is still ingested.
+For each prefix an operator configures which runs may use it, whether segments must be signed or encrypted, and where
+the signing keys are. A segment's name is checked before a plan includes the segment (`Writers.refusal`), its bytes are
+checked by `signer_of`. A segment that violates a rule is *refused*: it goes to quarantine like a damaged one, with a
+reason that begins with `REFUSED`. It does not claim its slots or its digest, so the genuine segment is still ingested.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ CONFLICT: Final = f"{REFUSED}other rows for slots that came before"
 
 
 class RefusedSegmentError(RanklakeError):
-    """A segment that nobody vouches for, or that its writer was not allowed to write."""
+    """A segment has no valid signature although it needs one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,17 @@ class Prefix:
     """Rules for a prefix of the spool, from ``[[spool.prefixes]]``."""
 
     prefix: str = ""
-    """Folder below the spool, whose ``segments/`` ingest lists; empty for the spool itself."""
+    """Folder below the spool whose ``segments/`` ingest lists; empty for the spool itself."""
     team: str = ""
-    """Team that it belongs to, for information only."""
+    """Team to which the prefix belongs, for information only."""
     runs: tuple[str, ...] = ()
-    """Patterns (``*``, ``?``) of the runs that may use it, and no other prefix. Empty: any run that no other claims."""
+    """Patterns (``*``, ``?``) of runs that must use this prefix. Empty: all runs that match no other prefix."""
     require_signed: bool = False
     """Refuse segments that are not signed."""
     require_encryption: bool = False
     """Refuse segments that are not encrypted."""
     keys: str = ""
-    """Where the signing keys are: ``file:/path``, ``env:NAME`` or ``command:/path``; all of them are accepted."""
+    """Keyring of the signing keys: ``file:/path``, ``env:NAME`` or ``command:/path``. All keys are accepted."""
 
     def __post_init__(self) -> None:
         if self.prefix != self.prefix.strip("/") or not {"..", "segments"}.isdisjoint(self.prefix.split("/")):
@@ -63,16 +63,16 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a plan asks of the bytes of segments of a prefix.
+    """A plan's rule for the segments of a prefix.
 
     Attributes
     ----------
-    prefix, signed
-        Which; and whether each must be signed.
+    signed
+        Whether each segment must be signed.
     keys
-        Ids of the keys that sign; none: nobody looks at signatures.
+        Ids of the accepted signing keys. If empty, signatures are not checked.
     source
-        Where they are; not in the plan.
+        Reference to the keyring. A plan does not contain it.
     """
 
     prefix: str
@@ -81,45 +81,47 @@ class Rule:
     source: str = ""
 
     def facts(self) -> dict[str, Any]:
-        """Return what a plan says of it."""
+        """Return the rule as a plan contains it."""
         return {"prefix": self.prefix, "signed": self.signed, "keys": list(self.keys)}
 
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """What the operator says of all prefixes of a spool; by default nothing."""
+    """The operator's rules for all prefixes of a spool; none by default."""
 
     prefixes: tuple[Prefix, ...] = ()
 
     def __post_init__(self) -> None:
-        seen: set[str] = set()
+        names: set[str] = set()
         for prefix in self.prefixes:
             if prefix.require_signed and not prefix.keys:
                 raise ValueError(f"prefixes: {prefix.prefix!r} has require_signed and no keys to check signatures with")
-            if prefix.prefix in seen:
+            if prefix.prefix in names:
                 raise ValueError(f"prefixes: {prefix.prefix!r} appears twice")
-            seen.add(prefix.prefix)
+            names.add(prefix.prefix)
 
     def prefix_of(self, below: str) -> Prefix | None:
-        """Return the prefix of a path below the spool's root, such as ``team-a/segments/…``; None if it has none."""
-        return next((one for one in self.prefixes if below.startswith(f"{one.prefix}/segments/".lstrip("/"))), None)
+        """Return the configured prefix of a path relative to the spool, such as ``team-a/segments/…``; None if none."""
+        return next(
+            (known for known in self.prefixes if below.startswith(f"{known.prefix}/segments/".lstrip("/"))), None
+        )
 
     def refusal(self, below: str, name: SegmentName) -> str:
-        """Return why a segment of that name may not lie at a path below the spool's root; empty if it may."""
+        """Return why a segment with this name is refused at a path relative to the spool; empty if it is accepted."""
         own = self.prefix_of(below)
-        mine = own is not None and own.allows(name.run)
-        if own is not None and own.runs and not mine:
+        is_allowed = own is not None and own.allows(name.run)
+        if own is not None and own.runs and not is_allowed:
             return WRONG_RUN
-        if not mine and any(other.allows(name.run) for other in self.prefixes):
+        if not is_allowed and any(other.allows(name.run) for other in self.prefixes):
             return OTHERS_RUN
         if own is not None and own.require_encryption and not name.key_id:
             return NOT_ENCRYPTED
         return ""
 
     def rules(self) -> tuple[dict[str, Rule], dict[str, str]]:
-        """Return the rule of each prefix, and by prefix why its keys cannot be read.
+        """Return the rule of each prefix, and for prefixes whose keys cannot be read the reason.
 
-        Raises `MissingKeyError` where two prefixes share a key: what is signed for one would pass for the other.
+        Raises `MissingKeyError` if two prefixes share a key, because each would accept segments signed for the other.
         """
         rules: dict[str, Rule] = {}
         missing: dict[str, str] = {}
@@ -138,11 +140,11 @@ class Writers:
         return rules, missing
 
     def from_plan(self, facts: Sequence[Mapping[str, Any]]) -> tuple[Rule, ...]:
-        """Return the rules that a plan holds, with the places of their keys.
+        """Return a plan's rules with the references to their keyrings.
 
-        Raises `MissingKeyError` where one of the keys is not at hand: the plan then waits for who has them.
+        Raises `MissingKeyError` if a key is missing on this machine. The plan then waits for a process that has it.
         """
-        sources = {one.prefix: one.keys for one in self.prefixes}
+        sources = {prefix.prefix: prefix.keys for prefix in self.prefixes}
         rules = []
         for fact in facts:
             rule = Rule(fact["prefix"], fact["signed"], tuple(fact["keys"]), sources.get(fact["prefix"], ""))
@@ -156,45 +158,45 @@ class Writers:
 
 @dataclass(frozen=True, slots=True)
 class Authenticator:
-    """Keys and rules by which a task verifies segments.
+    """Keys and rules with which a task verifies segments.
 
     Attributes
     ----------
     encryption_key
-        Where the keys of encrypted segments are, never a key.
+        Reference to the keyring of encrypted segments, never a key.
     rules
-        What the plan asks, in its order.
+        The plan's rules, in its order.
     """
 
     encryption_key: str = ""
     rules: tuple[Rule, ...] = ()
 
     def signer_of(self, clear: bytes, footer: SegmentFooter, name: SegmentName, row: PlannedSegment) -> str | None:
-        """Return the id of the key that signed a segment which a row of a plan names, as `signer_of` does."""
+        """Return the id of the key that signed a segment, with the rule of its row in the plan; see `signer_of`."""
         place = row.get("rule", -1)
         rule = self.rules[place] if 0 <= place < len(self.rules) else None
         return signer_of(clear, footer, name, rule, wanted=row.get("sign", False))
 
 
-NOT_ASKED: Final = Authenticator()
+NO_SIGNERS: Final = Authenticator()
 
 
 def signer_of(clear: bytes, footer: SegmentFooter, name: SegmentName, rule: Rule | None, *, wanted: bool) -> str | None:
-    """Return the id of the key that signed a segment; None if nobody did, or nobody asks.
+    """Return the id of the key that signed a segment; None if it is unsigned, or signatures are not checked.
 
     Parameters
     ----------
     clear
-        The Parquet file, decrypted.
+        The decrypted Parquet file.
     footer, name
-        Its own, which agree.
+        The segment's footer and name, which must agree.
     wanted
-        Whether it must be signed whatever its prefix says: others of its stream are.
+        Whether the segment must be signed even if its rule does not require it, because others of its stream are.
 
     Raises
     ------
     RefusedSegmentError
-        It is not signed and should be, or its signature does not hold.
+        The segment is unsigned although it must be signed, or its signature is invalid.
     """
     if rule is None or not rule.keys:
         return None

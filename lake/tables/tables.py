@@ -266,7 +266,7 @@ def keep_overlay(lake: "Lake") -> int:
     whoever undid one may restore the folder, whatever ran meanwhile. Raises as `ranklake.lake.store.overlays.keep`.
     """
     waiting = {}
-    for table, version in lake.catalog.ahead().items():
+    for table, version in lake.catalog.unapplied_versions().items():
         handle = latest(lake.tables, table)
         written = 0 if handle is None else (added_version_of if table in table_names() else version_of)(handle)
         if handle is not None and max(written, 1) <= version:

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from fsspec.implementations.local import LocalFileSystem
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.store.files import UNKNOWN, Version, keeps_versions, listed, read_version, versions, why_kept
+from ranklake.lake.store.files import UNKNOWN, Version, keeps_versions, listed, lock_reason, read_version, versions
 from ranklake.lake.tables.live_files import live_paths
 from ranklake.lake.tables.tables import latest
 from ranklake.printable import printable_name
@@ -203,7 +203,7 @@ def kept_versions(lake: "Lake", spool: "Spool | None") -> Iterator[tuple[Source,
 
 def with_lock(source: Source) -> Source:
     """Return a version in which something was found, with what keeps it there, and until when."""
-    why = "" if source.version is None else why_kept(source.fs, source.version)
+    why = "" if source.version is None else lock_reason(source.fs, source.version)
     return replace(source, place=f"{source.place}, {why}") if why else source
 
 

@@ -19,7 +19,7 @@ from ranklake.lake.plans.action_plan import ARCHIVES, ENDED, FOLDED, MASKED, QUA
 from ranklake.lake.plans.kinds import RETENTION
 from ranklake.lake.plans.plan import row_files
 from ranklake.lake.plans.rules import GRACE
-from ranklake.lake.store.files import refuse_fast
+from ranklake.lake.store.files import check_clock
 from ranklake.lake.store.governance import RAW
 from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.table_schema import as_read
@@ -85,7 +85,7 @@ def apply(
         The key or signed statement, if the lake requires signatures.
     """
     if today is None:
-        refuse_fast(lake.store)
+        check_clock(lake.store)
     day = today or datetime.now(UTC).date()
     copy_anew(lake)
 

@@ -25,7 +25,7 @@ from ranklake.lake.plans.kinds import PURGE
 from ranklake.lake.plans.plan import read_plan, row_files
 from ranklake.lake.plans.verification import refusal, verify_files, verify_written
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.store.files import RIGHT_LACKS, UNKNOWN, delete, keeps_versions, remove_dead, versions, why_kept
+from ranklake.lake.store.files import RIGHT_LACKS, UNKNOWN, delete, keeps_versions, lock_reason, remove_dead, versions
 from ranklake.lake.store.governance import RAW
 from ranklake.lake.tables.live_files import files
 from ranklake.lake.tables.read import read_where
@@ -82,7 +82,7 @@ def left_in_bucket(lake: "Lake", applied: "RetentionPlan") -> list[str]:
     for place in purged_places(lake, plan):
         for version in versions(lake.fs, place):
             if not version.is_current and not version.is_marker:
-                counts[why_kept(lake.fs, version) or RIGHT_LACKS] += 1
+                counts[lock_reason(lake.fs, version) or RIGHT_LACKS] += 1
     return [f"the bucket keeps {count:,} versions of what went: {reason}" for reason, count in sorted(counts.items())]
 
 

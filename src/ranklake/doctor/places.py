@@ -15,7 +15,7 @@ from ranklake.context import Context
 from ranklake.doctor.examination import Finding, Patient, failed, not_known, ok, skipped, warning
 from ranklake.doctor.machine import existing_parent, local_folders
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.store.files import keeps_versions, lock_of_bucket
+from ranklake.lake.store.files import bucket_lock, keeps_versions
 from ranklake.lake.store.reachability import LakeUnreachableError, unsafe
 from ranklake.lake.store.store import MARKER, Store
 from ranklake.redaction.redact import redact_uri
@@ -42,7 +42,7 @@ def of_bucket(fs: object, root: str, shown: str) -> Finding:
         return not_known(f"whether the store keeps versions of deleted objects: {shown}", "ask whoever runs it")
     if not keeps:
         return ok(f"{shown}: the bucket keeps no versions of deleted objects")
-    if lock := lock_of_bucket(fs, root):
+    if lock := bucket_lock(fs, root):
         message = f"{shown}: the bucket locks {lock}: retention and erasures cannot delete objects earlier"
         return warning(message, "agree with the policies' owners; certificates list what stays, and until when")
     message = f"{shown}: the bucket keeps versions of deleted objects; retention and erasures delete them, too"

@@ -21,7 +21,7 @@ from ranklake.lake.ingest.batches import Loader
 from ranklake.lake.ingest.segment_reading import Intake, load
 from ranklake.lake.ingest.spool.packs import Reader
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.store.writers import NOT_ASKED
+from ranklake.lake.store.writers import NO_SIGNERS
 from ranklake.segments.segment import IDENTITY, METADATA_KEY, SegmentFooter
 
 SCALARS = contract("scalars")
@@ -139,7 +139,7 @@ def plain_one(change="nothing", said=None, how="", *, sealed=True):
 
 def intake(lake):
     """Return by what segments of ``scalars`` are read."""
-    return Intake(lake.store, SCALARS, NOT_ASKED, lake.config.ingest)
+    return Intake(lake.store, SCALARS, NO_SIGNERS, lake.config.ingest)
 
 
 def one_by_one(lake, reader, plan):

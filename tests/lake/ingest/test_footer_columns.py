@@ -21,7 +21,7 @@ from ranklake.lake.ingest.footer_columns import MOST_CONSTANTS, constants_fault
 from ranklake.lake.ingest.segment_reading import Intake, load
 from ranklake.lake.ingest.spool.packs import Reader
 from ranklake.lake.ingest.spool.spool import Spool
-from ranklake.lake.store.writers import NOT_ASKED
+from ranklake.lake.store.writers import NO_SIGNERS
 from ranklake.segments.segment import CONSTANT_CHARACTERS, IDENTITY, METADATA_KEY, SegmentFooter
 
 GPUS = contract("gpu_samples")
@@ -124,7 +124,7 @@ def come_back(lake, spool, monkeypatch, some):
     """Seal segments and read them together and alone."""
     tables = [table_of(count, values) for count, values in some]
     sealed = [put(spool, number, rows) for number, rows in enumerate(tables)]
-    intake, reader = Intake(lake.store, GPUS, NOT_ASKED, lake.config.ingest), Reader(Spool(str(spool)).fs, [])
+    intake, reader = Intake(lake.store, GPUS, NO_SIGNERS, lake.config.ingest), Reader(Spool(str(spool)).fs, [])
     meant = [bits(whole(rows, footer)) for rows, (footer, _) in zip(tables, sealed, strict=True)]
     alone = [load(intake, reader.read, row) for _, row in sealed]
     assert [bits(conform(next(one.parts(GPUS)), GPUS, segment=True)) for one in alone] == meant
@@ -218,7 +218,7 @@ def test_a_required_column_that_one_lacks_is_seen_beside_those_that_may_be_null(
 
 def loaded(lake, spool, plan):
     """Return the segments of a plan."""
-    intake, reader = Intake(lake.store, GPUS, NOT_ASKED, lake.config.ingest), Reader(Spool(str(spool)).fs, [])
+    intake, reader = Intake(lake.store, GPUS, NO_SIGNERS, lake.config.ingest), Reader(Spool(str(spool)).fs, [])
     return [one for part in Loader(intake, reader, 2**20).load(plan) for one in part.segments]
 
 

@@ -116,7 +116,7 @@ def test_a_plan_is_carried_out_under_the_limits_that_it_was_made_under(lake, spo
     plan = compose(lake, Spool(str(spool)), 1).plan
     assert plan is not None
     lake.put_if_absent(plan.name, plan.to_json())
-    assert Limits.of_plan(Plan.from_json(plan.to_json(), "").body) == Limits()
+    assert Limits.from_plan(Plan.from_json(plan.to_json(), "").body) == Limits()
     done = bring(lake.configured(ingest=Limits(decoded_bytes=1)), spool)
     assert (done.rows_stored, done.unreadable) == (2_000, 0)
 
