@@ -220,9 +220,7 @@ class _Reader:
             event, severity = _ENDS[status]
             recording.row("events", end_ms * _MS, event=event, severity=severity,
                           attributes=json.dumps({"status": status}))  # fmt: skip
-        if self.left_out:
-            counts = sorted(self.left_out.items())
-            recording.labels["not_imported"] = ", ".join(f"{count} {kind}" for kind, count in counts)
+        recording.not_imported.update(self.left_out)
         recording.labels["clearml_id"] = redacted_name(about["id"], LONGEST_NAME)
         script = _mapping(about.get("script"))
         facts = {"host": self.host, "git_commit": script.get("version_num"),

@@ -238,9 +238,7 @@ class _Reader:
             is_failed = _FAILED in str(about.get("customer_error_message"))
             event, severity = ("failure", "error") if is_failed else ("run_end", "info")
             recording.row("events", self.last_ms * _MS, event=event, severity=severity)
-        if self.left_out:
-            counts = sorted(self.left_out.items())
-            recording.labels["not_imported"] = ", ".join(f"{count} {kind}" for kind, count in counts)
+        recording.not_imported.update(self.left_out)
         recording.labels["comet_id"] = redacted_name(run.id, LONGEST_NAME)
         facts = {name: redacted_name(value, LONGEST_NAME) for name, value in self.facts.items() if value}
         job = redacted_name(about.get("project_name") or recording.run, LONGEST_NAME)

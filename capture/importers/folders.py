@@ -10,7 +10,7 @@ _MAX_DEPTH: Final = 32
 def walk(fs: Any, folder: str, depth: int = _MAX_DEPTH) -> Iterator[tuple[str, dict[str, Any]]]:  # noqa: ANN401
     """Yield path and fsspec's listing entry of each file below a folder, sorted; nothing if it cannot be listed.
 
-    Links to folders are not followed, so that no folder is visited twice.
+    Links to folders are not followed, so that no folder is visited twice. Pipes, sockets and devices are left out.
     """
     try:
         entries = sorted(fs.ls(folder, detail=True), key=lambda entry: str(entry["name"]))
@@ -20,8 +20,13 @@ def walk(fs: Any, folder: str, depth: int = _MAX_DEPTH) -> Iterator[tuple[str, d
         if entry["type"] == "directory" and not entry.get("islink"):
             if depth:
                 yield from walk(fs, entry["name"].rstrip("/"), depth - 1)
-        elif entry["type"] == "file" or not is_folder(fs, entry):
+        elif entry["type"] == "file" or (entry.get("islink") and leads_to_file(fs, entry["name"])):
             yield entry["name"], entry
+
+
+def leads_to_file(fs: Any, name: str) -> bool:  # noqa: ANN401 - a file system of fsspec
+    """Whether a name leads to a file, or nowhere: then reading it fails. To read a pipe or a device may never end."""
+    return bool(fs.isfile(name) or not fs.exists(name))
 
 
 def is_folder(fs: Any, entry: dict[str, Any]) -> bool:  # noqa: ANN401 - a file system of fsspec

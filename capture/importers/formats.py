@@ -165,6 +165,8 @@ def certain_format(head: bytes) -> str | None:
 
 def formats_at(fs: Any, path: str) -> list[str]:  # noqa: ANN401 - a file system of fsspec
     """Return the formats of a file, or of the stores and files in a folder."""
+    if not (fs.isfile(path) or fs.isdir(path)):  # a pipe
+        return []
     stores = [name for name, kind in formats().items() if _contains(kind, fs, path)]
     files = [path] if fs.isfile(path) else sorted(fs.ls(path, detail=False))[:_MAX_FILES]
     by_head = [name for file in files if fs.isfile(file) if (name := _format_of(fs, file))]

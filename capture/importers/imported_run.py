@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -82,6 +83,8 @@ class ImportedRun:
         Number of rows by table, and of refused rows by reason.
     left_out
         Rows that a mapping's filters excluded.
+    not_imported
+        Number of values of each kind that has no place here. A label says it, too.
     first_refused
         ``file:line: reason`` of the first `FIRST_REASONS` reasons.
     notes
@@ -101,6 +104,7 @@ class ImportedRun:
     rows: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
+    not_imported: Counter[str] = field(default_factory=Counter)
     first_refused: list[str] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
     zone: str = ""
@@ -259,6 +263,8 @@ class ImportedRun:
         for other in self._siblings:
             other.close()
         is_of_run = bool(self.facts) or not _NODE_TABLES.issuperset(self._waiting)
+        if counts := sorted((+self.not_imported).items()):
+            self.labels["not_imported"] = redact(", ".join(f"{count} {kind}" for kind, count in counts))
         if self.has_run_row and is_of_run and self._first_ns is not None:
             facts: dict[str, Any] = {
                 "world_size": self.world_size,

@@ -63,6 +63,8 @@ class ImportResult:
         Number of converted rows by table, and of refused rows by reason. Ingest sends refused rows to quarantine.
     left_out
         Rows that the mapping's filters excluded.
+    not_imported
+        Number of values of each kind that has no place here, such as audio.
     again
         Number of files that an earlier import had already sent. Ingest stores no row twice.
     cut
@@ -85,6 +87,7 @@ class ImportResult:
     rows: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
+    not_imported: dict[str, int] = field(default_factory=dict)
     again: int = 0
     cut: dict[str, str] = field(default_factory=dict)
     first_refused: list[str] = field(default_factory=list)
@@ -123,6 +126,7 @@ class ImportResult:
         self.refused = dict((Counter(self.refused) + Counter(recording.refused)).most_common())
         self.first_refused = [*self.first_refused, *recording.first_refused][:FIRST_REASONS]
         self.left_out += recording.left_out
+        self.not_imported = dict(Counter(self.not_imported) + recording.not_imported)
         self.notes += [note for note in recording.notes if note not in self.notes]
         if damage := source.cut or source.damage:
             self.cut[source.name] = damage

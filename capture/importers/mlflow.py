@@ -111,8 +111,7 @@ def read(source: "StoredRun", recording: "ImportedRun") -> None:
     recording.labels |= {"mlflow_run_id": run.id} | ({"mlflow_source": source_name} if source_name else {})
     if run.parent:
         recording.labels["parent_run"] = f"{recording.run.removesuffix(source.title)}{run.parent}"
-    if run.others:
-        recording.labels["not_imported"] = ", ".join(f"{count} {kind}" for kind, count in sorted(run.others.items()))
+    recording.not_imported.update(run.others)
     recording.labels = {name: redacted_name(text, _LONGEST) for name, text in recording.labels.items()}
     git = {column: run.tags[tag] for tag, column in _GIT.items() if run.tags.get(tag)}
     if "git_remote" in git:

@@ -181,8 +181,7 @@ def _add_facts(content: _Content, run: NeptuneRun, recording: "ImportedRun") -> 
     """Add labels, and the facts of the run's row."""
     if content.fractions:
         recording.labels["steps"] = f"{content.fractions} values at steps that are fractions have none"
-    if content.others:
-        recording.labels["not_imported"] = ", ".join(f"{n} {kind}" for kind, n in sorted(content.others.items()))
+    recording.not_imported.update(content.others)
     recording.labels["neptune_run_id"] = redacted_name(run.id, LONGEST_NAME)
     facts = {"user": content.sys.get("sys/owner"), "host": content.sys.get("sys/hostname")}
     known = {name: redacted_name(value, LONGEST_NAME) for name, value in facts.items() if isinstance(value, str)}

@@ -125,19 +125,23 @@ def find_run_files(fs: Any, path: str, marks: tuple[str, ...], tool: str) -> Ite
         if posixpath.dirname(name) not in folders and (name.endswith(".zip") or name == root):
             try:
                 if fs.cat_file(name, end=len(ZIP)) != ZIP:
-                    continue
+                    if name == root or not name.endswith(".zip"):
+                        continue
+                    hint = "copy it again, or delete it"
+                    raise SourceError("no ZIP archive", where=posixpath.basename(name), hint=hint)
                 files = RunFiles(fs, name, is_archive=True)
                 with files.opened() as content:
                     if any(content.source(mark) for mark in marks):
                         results.append(files)
             except SourceError as error:
                 results.append(error)
-            except OSError:
-                continue
+            except OSError as error:
+                flaw = f"cannot be read ({type(error).__name__})"
+                results.append(SourceError(flaw, where=posixpath.basename(name), hint="see its permissions"))
     if not any(isinstance(result, RunFiles) for result in results):
-        flaw = next((error for error in results if isinstance(error, SourceError)), None)
+        first = next((error for error in results if isinstance(error, SourceError)), None)
         hint = f"name a folder or a ZIP archive that has {' or '.join(marks)}"
-        raise flaw or SourceError(f"no run of {tool}", where=path, hint=hint)
+        raise first or SourceError(f"no run of {tool}", where=path, hint=hint)
     yield from results
 
 

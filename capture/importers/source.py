@@ -18,6 +18,7 @@ from typing import IO, Any, Final
 
 import fsspec
 
+from ranklake.capture.importers.folders import leads_to_file
 from ranklake.errors import RanklakeError, did_you_mean
 
 LINE_BYTES: Final = 16 << 20
@@ -289,6 +290,8 @@ def stored_runs(
         if not names:
             raise _no_such_file(fs, path, root, "")
         for name in names:
+            if not fs.isdir(name) and not leads_to_file(fs, name):
+                raise _no_regular_file(name)
             for run in find(fs, name):
                 if isinstance(run, SourceError):
                     content.unreadable.append(run)
@@ -345,6 +348,8 @@ def sources(paths: Iterable[str], options: Callable[[str], dict[str, Any]], insi
             raise _no_such_file(fs, path, root, inside if base else "")
         for name in names:
             if not fs.isdir(name):
+                if not leads_to_file(fs, name):
+                    raise _no_regular_file(name)
                 files[name] = Source(fs, name, int(fs.info(name)["size"] or 0), base=base)
             elif exists:
                 raise SourceError("is a folder", where=path, hint=f"name its files: '{path.rstrip('/')}/*'")
@@ -361,6 +366,10 @@ def _no_such_file(fs: Any, path: str, root: str, inside: str) -> SourceError:  #
     siblings = [posixpath.basename(str(name)) for name in fs.ls(parent, detail=False)] if fs.isdir(parent) else []
     hint = did_you_mean(posixpath.basename(root), siblings) if siblings else "name a file, or a glob in quotes"
     return SourceError("no such file", where=path, hint=hint)
+
+
+def _no_regular_file(path: str) -> SourceError:
+    return SourceError("is a pipe or a device", where=path, hint="write its content to a file, and name that")
 
 
 def _line(number: int, raw: bytes, *, too_long: bool) -> Line:

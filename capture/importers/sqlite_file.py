@@ -34,7 +34,7 @@ class SqliteFile:
                 names = [column[0] for column in cursor.description]
                 for row in cursor:
                     yield dict(zip(names, row, strict=True))
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a name in a damaged schema
             raise SourceError(f"cannot be read ({error})", where=self.path.name, hint=_HINT) from error
 
     def columns(self) -> dict[str, set[str]]:

@@ -64,9 +64,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
         except DamagedError as error:
             source.damage = f"{error}, behind {count:,} whole ones"
             recording.refuse("scalars", str(error), "")
-    if file.others:
-        counts = sorted(file.others.items())
-        recording.labels["not_imported"] = ", ".join(f"{number} {kind}" for kind, number in counts)
+    recording.not_imported.update(file.others)
     recording.facts = {"job": recording.run, "world_size": None}
     if file.config:
         recording.has_run_row = True  # also where another file of the folder had none

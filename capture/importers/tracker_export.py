@@ -245,8 +245,7 @@ class _Reader:
         """Add facts, name, note, tags, and how the run ended."""
         about, recording = self.run.about, self.recording
         start_ns = self.created_ns or self.first_ns
-        if self.not_imported_count:
-            recording.labels["not_imported"] = f"{self.not_imported_count} values that are no numbers"
+        recording.not_imported["values that are no numbers"] += self.not_imported_count
         if start_ns is not None:
             tags = about.get("tags") if isinstance(about.get("tags"), list) else []
             annotate(recording, start_ns, name=about.get("name"), note=about.get("notes"), tags=tags or ())

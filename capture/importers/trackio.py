@@ -122,8 +122,7 @@ def read(source: "StoredRun", recording: "ImportedRun") -> None:
                 recording.unregistered(redacted_name(metric, LONGEST_NAME), value, at_ns, **columns)
     if first_ns is not None:
         annotate(recording, first_ns, name=run.name)
-    if others:
-        recording.labels["not_imported"] = f"{others} values that are no numbers"
+    recording.not_imported["values that are no numbers"] += others
     recording.facts = {"job": redacted_name(run.file.path.stem, LONGEST_NAME), "world_size": None}
     if run.config:
         recording.facts["config"] = json_text(redact_names(run.config))

@@ -81,8 +81,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
         severity = "error" if run.exit_code else "info"
         about = json.dumps({"exit_code": run.exit_code})
         recording.row("events", _ns(run.last_s), event="run_end", severity=severity, attributes=about)
-    if run.others:
-        recording.labels["not_imported"] = f"{run.others} values that are no numbers"
+    recording.not_imported["values that are no numbers"] += run.others
     if (at_s := run.start_s or run.last_s) is not None:
         annotate(recording, _ns(at_s), name=run.title, note=run.note, tags=run.tags)
     recording.facts = {"job": recording.run, "world_size": None, **run.facts}

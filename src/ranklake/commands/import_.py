@@ -117,6 +117,7 @@ def _lines(done: ImportResult) -> list[str]:
     lines += [f"  {count:,} left out: {why}" for why, count in done.skipped.items()]
     lines += [f"  {table:<13}{count:>14,} rows" for table, count in done.rows.items()]
     lines += [f"  {count:,} not converted ({reason}), to quarantine" for reason, count in done.refused.items()]
+    lines += [f"  {count:,} not imported: {kind}" for kind, count in sorted(done.not_imported.items())]
     if done.is_all_refused:
         lines[0] = f"{done.format}: nothing of {amount} was converted; first reasons:"
         lines[1:1] = [f"  {reason}" for reason in done.first_refused]

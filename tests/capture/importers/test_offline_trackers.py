@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shutil
 import zipfile
 from pathlib import Path
@@ -196,3 +197,27 @@ def test_archives_that_cannot_be_read(spool, tmp_path):
     (tmp_path / "untimed.zip").write_bytes(text.getvalue())
     with pytest.raises(SourceError, match=r"t: nothing says when the task was; add events in metrics\.jsonl"):
         import_files("clearml", [str(tmp_path / "untimed.zip")], str(spool))
+
+
+def test_damaged_archives_beside_whole_ones(spool, tmp_path):
+    """An archive that is empty, all zeros, or a link to nothing is named; the whole one beside it comes."""
+    shutil.copy(STORES / "comet.zip", tmp_path / "whole.zip")
+    (tmp_path / "empty.zip").touch()
+    (tmp_path / "zeros.zip").write_bytes(bytes(5_000))
+    (tmp_path / "gone.zip").symlink_to(tmp_path / "nothing")
+    done = import_files("comet", [str(tmp_path)], str(spool))
+    assert (len(done.runs), sorted(done.nothing)) == (1, ["empty.zip", "gone.zip", "zeros.zip"])
+    assert done.not_imported == {"messages html": 1, "values that are no numbers": 1}
+
+
+@pytest.mark.parametrize("name", ["mlflow", "comet", "wandb", "tensorboard", "tracker_export", "megatron"])
+def test_pipes_are_not_read(spool, tmp_path, name):
+    """A pipe that is named is refused, and one in a folder passed over: to read it would wait for ever."""
+    pipes = [tmp_path / "x", *(tmp_path / end for end in ("a.zip", "b.wandb", "tfevents", "run.json"))]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    (tmp_path / "link.wandb").symlink_to(tmp_path / "x")
+    with pytest.raises(SourceError, match="is a pipe or a device"):
+        import_files(name, [str(pipes[0])], str(spool))
+    with pytest.raises(SourceError):
+        import_files(name, [str(tmp_path)], str(spool))
