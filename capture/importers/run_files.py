@@ -125,10 +125,10 @@ def find_run_files(fs: Any, path: str, marks: tuple[str, ...], tool: str) -> Ite
         if posixpath.dirname(name) not in folders and (name.endswith(".zip") or name == root):
             try:
                 if fs.cat_file(name, end=len(ZIP)) != ZIP:
-                    if name == root or not name.endswith(".zip"):
-                        continue
-                    hint = "copy it again, or delete it"
-                    raise SourceError("no ZIP archive", where=posixpath.basename(name), hint=hint)
+                    if name != root:
+                        hint = "copy it again, or delete it"
+                        results.append(SourceError("no ZIP archive", where=posixpath.basename(name), hint=hint))
+                    continue
                 files = RunFiles(fs, name, is_archive=True)
                 with files.opened() as content:
                     if any(content.source(mark) for mark in marks):
