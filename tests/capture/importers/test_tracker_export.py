@@ -91,7 +91,11 @@ def test_the_script_for_aim(lake, spool, tmp_path, monkeypatch):
     """Metrics with their contexts, steps and times; system metrics; parameters without Aim's own."""
     run = AimRun(hash="4f3556a113a2", name="first", experiment="digits", tags=["x"], description=None)
     aim = ModuleType("aim")
-    aim.Repo = lambda path: SimpleNamespace(iter_runs=lambda: iter([run]) if path == "." else iter([]))
+    repo = SimpleNamespace(iter_runs=lambda: iter([run]), list_all_runs=lambda: [run.hash, "not indexed"])
+    aim.Repo = lambda path: repo if path == "." else None
+    with pytest.raises(SystemExit, match=r"1 runs are not in Aim's index: run 'aim storage --repo \. reindex'"):
+        run_script("from aim import Repo\n", aim, ".", tmp_path, monkeypatch)
+    repo.list_all_runs = lambda: [run.hash]
     run_script("from aim import Repo\n", aim, ".", tmp_path, monkeypatch)
     done = imported(lake, spool, "tracker_export", tmp_path / "aim-export")
     assert (done.runs, done.refused) == (["first-4f3556a1"], {})
