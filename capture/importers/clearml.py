@@ -1,10 +1,10 @@
-"""ClearML: the session that an offline task leaves, as a ZIP archive or a folder, or what a script fetched of a task.
+"""ClearML: reads the session of an offline task, a ZIP archive or a folder, or a task that a script exported.
 
-    task.json        what it is: Task.export_task(), settings, tags, artifacts
-    metrics.jsonl    a list of events a line: values, images, plots (offline, or events of its API)
-    log.jsonl        a list of lines of its output, likewise
-    scalars.json     Task.get_all_reported_scalars(), where there are no events: title, series, x and y
-    data/            files, offline
+    task.json        the task: Task.export_task(), settings, tags, artifacts
+    metrics.jsonl    a list of events in each line: values, images, plots (of the session, or of ClearML's API)
+    log.jsonl        a list of output lines in each line (likewise)
+    scalars.json     Task.get_all_reported_scalars(), read if there are no events: title, series, x and y
+    data/            files of the session
 
 Source: clearml/task.py, clearml/backend_interface/metrics/events.py.
 """
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 _TASK: Final = "task.json"
 _EVENTS, _LOG, _SCALARS = "metrics.jsonl", "log.jsonl", "scalars.json"
 _SINGLE: Final = -(1 << 31)
-"""The iteration of a value that the task has once (clearml/backend_interface/logger.py)."""
+"""Iteration of a value without a step (clearml/backend_interface/logger.py)."""
 _MONITOR: Final = ":monitor:"
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 _MS: Final = 10**6
-_LARGEST_MS: Final = 1 << 42
-_LONGEST_LINE: Final = 8_192
-_ENDS: Final = {
+_MAX_MS: Final = 1 << 42
+_MAX_LINE_CHARACTERS: Final = 8_192
+_END_EVENTS: Final = {
     "completed": ("run_end", "info"), "published": ("run_end", "info"), "closed": ("run_end", "info"),
     "stopped": ("run_end", "warning"), "failed": ("failure", "error"),
 }  # fmt: skip
@@ -50,29 +50,29 @@ _ENDS: Final = {
 
 @dataclass
 class ClearmlTask:
-    """A task's files, the content of its ``task.json``, and the SHA-256 of all that is imported of it, in hex."""
+    """A task's files, the content of its ``task.json``, and the SHA-256 of everything imported, in hex."""
 
     files: RunFiles
     about: dict[str, Any]
     sha256: str
 
     def digest(self) -> str:
-        """Return the SHA-256 of all that is imported of it, in hex."""
+        """Return the SHA-256 of everything imported, in hex."""
         return self.sha256
 
 
 def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN401 - a file system of fsspec
-    """Yield the tasks of archives and folders.
+    """Yield the tasks in archives and folders.
 
     Raises
     ------
     SourceError
-        There is none.
+        There is no task.
     """
-    beside = {_EVENTS, _LOG, _SCALARS}
-    named = posixpath.dirname(path) if posixpath.basename(path) in beside and fs.isfile(path) else path
+    if posixpath.basename(path) in {_EVENTS, _LOG, _SCALARS} and fs.isfile(path):
+        path = posixpath.dirname(path)
     is_found = False
-    for files in find_run_files(fs, named, (_TASK,), "ClearML"):
+    for files in find_run_files(fs, path, (_TASK,), "ClearML"):
         if isinstance(files, SourceError):
             yield files
             continue
@@ -109,7 +109,7 @@ def read(source: "StoredRun", recording: "ImportedRun") -> None:
 
 
 def _events(files: OpenFiles, name: str) -> Iterator[tuple[Any, int]]:
-    """Yield the events of a file with their lines; a line that is no JSON as text."""
+    """Yield the events of a file with their line numbers; a line that is not JSON is yielded as text."""
     source = files.source(name)
     for line in source.lines() if source else ():
         try:
@@ -124,7 +124,7 @@ def _events(files: OpenFiles, name: str) -> Iterator[tuple[Any, int]]:
 
 @dataclass
 class _Reader:
-    """Adds a task's events to a recording; times in ms since 1970."""
+    """Adds a task's events to a recording. Times are ms since 1970."""
 
     about: dict[str, Any]
     recording: "ImportedRun"
@@ -136,8 +136,8 @@ class _Reader:
     def add(self, event: Any, line: int, files: OpenFiles) -> None:  # noqa: ANN401 - JSON
         """Add an event by its type."""
         at_ms = event.get("timestamp") if isinstance(event, dict) else None
-        if not isinstance(at_ms, int) or isinstance(at_ms, bool) or not 0 < at_ms < _LARGEST_MS:
-            self.recording.refuse("scalars", "an event without a time", json.dumps(event), line)
+        if not isinstance(at_ms, int) or isinstance(at_ms, bool) or not 0 < at_ms < _MAX_MS:
+            self.recording.refuse("scalars", "the event has no time", json.dumps(event), line)
             return
         self.first_ms, self.last_ms = min(self.first_ms or at_ms, at_ms), max(self.last_ms or at_ms, at_ms)
         kind, step = event.get("type"), event.get("iter")
@@ -145,18 +145,18 @@ class _Reader:
         if kind == "log":
             self._add_output(event, at_ms)
         elif not 0 < len(name) <= LONGEST_NAME:
-            self.recording.refuse("scalars", "a name that is empty or too long", json.dumps(event), line)
+            self.recording.refuse("scalars", "the name is empty or too long", json.dumps(event), line)
         elif kind == "training_stats_scalar" and value is not None:
             self._add_value(name, value, step, at_ms)
         elif kind == "training_debug_image":
-            shown = IMAGE if str(mimetypes.guess_type(str(event.get("key")))[0]).startswith("image/") else ""
+            media_kind = IMAGE if str(mimetypes.guess_type(str(event.get("key")))[0]).startswith("image/") else ""
             name = redacted_name(name, LONGEST_NAME)
-            self._add_file(name, event.get("url"), at_ms, files, shown, **_step(step))
+            self._add_file(name, event.get("url"), at_ms, files, media_kind, **_step(step))
         else:
             self.left_out[f"events {redacted_name(kind, 64)}"] += 1
 
     def _add_value(self, name: str, value: float, step: object, at_ms: int) -> None:
-        """Add a value; that of a monitor has no step, since its iterations are mostly seconds."""
+        """Add a value; values of monitors get no step, because their iterations are usually seconds."""
         columns = {} if name.startswith("system/") else _step(step)
         self.recording.unregistered(redacted_name(name, LONGEST_NAME), value, at_ms * _MS, **columns)
 
@@ -164,7 +164,7 @@ class _Reader:
         self.host = str(event.get("worker") or self.host)
         for line in str(event.get("msg") or "").split("\n"):
             if line.strip():
-                message = redact(line[:_LONGEST_LINE])
+                message = redact(line[:_MAX_LINE_CHARACTERS])
                 self.recording.row("logs", at_ms * _MS, message=message, severity_text=str(event.get("level") or ""))
 
     def _add_file(
@@ -173,30 +173,30 @@ class _Reader:
         uri: object,
         at_ms: int,
         files: OpenFiles,
-        shown: str = "",
+        media_kind: str = "",
         **columns: Any,  # noqa: ANN401
     ) -> None:
-        """Add a file of an offline session, wherever that was moved, or by the address that the server has it at."""
+        """Add a file of the session, by its path below the session's folder, or a file on a server by its URI."""
         uri, folder = str(uri or ""), str(self.about.get("offline_folder") or "")
-        below = uri.removeprefix(f"{folder}/") if folder else ""
+        path = uri.removeprefix(f"{folder}/") if folder else ""
         if "://" not in uri:
-            files.add(self.recording, name, below or None, at_ms * _MS, shown, **columns)
+            files.add(self.recording, name, path or None, at_ms * _MS, media_kind, **columns)
             return
         facts: dict[str, Any] = {"kind": "other", "action": "created", "file_count": 1, "uri": redact_uri(uri)}
         facts["media_type"] = mimetypes.guess_type(uri)[0]
         self.recording.row("artifacts", at_ms * _MS, name=name, **(facts | columns))
 
     def add_series(self, files: OpenFiles) -> None:
-        """Add values by title and series; they have steps alone, and the time of the task's end."""
+        """Add the values of ``scalars.json``, which have steps but no times; they get the time of the task's end."""
         at_ms = self._moment_ms("completed") or self._moment_ms("last_update") or self._moment_ms("started")
         for title, series in files.document(_SCALARS).items():
             for variant, points in _mapping(series).items():
                 name, xs, ys = _name(title, variant), *(_items(_mapping(points).get(axis)) for axis in ("x", "y"))
-                for step, given in zip(xs, ys, strict=False):
-                    value = number(given)
+                for step, raw_value in zip(xs, ys, strict=False):
+                    value = number(raw_value)
                     if at_ms is None or value is None or not 0 < len(name) <= LONGEST_NAME:
-                        text = json.dumps([title, variant, step, given])
-                        self.recording.refuse("scalars", "a value without a number, a name or a time", text)
+                        text = json.dumps([title, variant, step, raw_value])
+                        self.recording.refuse("scalars", "the value has no number, name or time", text)
                         continue
                     self._add_value(name, value, step, at_ms)
                     self.recording.labels["times"] = "the task's end; values had none"
@@ -206,18 +206,18 @@ class _Reader:
         return None if at_ns is None else at_ns // _MS
 
     def end(self, files: OpenFiles) -> None:
-        """Add what belongs to the task as a whole. Raises `SourceError` where nothing says when it was."""
+        """Add annotations, artifacts, the end and facts of the task. Raises `SourceError` if it has no time."""
         about, recording = self.about, self.recording
         start_ms = self._moment_ms("started") or self.first_ms or self._moment_ms("created")
         end_ms = self._moment_ms("completed") or self.last_ms or start_ms
         if start_ms is None or end_ms is None:
             hint = "add events in metrics.jsonl, or started to its task.json"
-            raise SourceError("nothing says when the task was", where=str(about["name"]), hint=hint)
+            raise SourceError("the task has no time", where=str(about["name"]), hint=hint)
         tags = _items(about.get("tags"))
         annotate(recording, start_ms * _MS, name=about["name"], note=about.get("comment"), tags=tags)
         self._add_artifacts(files, end_ms)
-        if (status := str(about.get("status"))) in _ENDS:
-            event, severity = _ENDS[status]
+        if (status := str(about.get("status"))) in _END_EVENTS:
+            event, severity = _END_EVENTS[status]
             recording.row("events", end_ms * _MS, event=event, severity=severity,
                           attributes=json.dumps({"status": status}))  # fmt: skip
         recording.not_imported.update(self.left_out)
@@ -225,18 +225,18 @@ class _Reader:
         script = _mapping(about.get("script"))
         facts = {"host": self.host, "git_commit": script.get("version_num"),
                  "git_remote": redact_uri(str(script.get("repository") or ""))}  # fmt: skip
-        known = {name: redacted_name(value, LONGEST_NAME) for name, value in facts.items() if value}
+        facts = {name: redacted_name(value, LONGEST_NAME) for name, value in facts.items() if value}
         job = redacted_name(about["project_name"] or recording.run, LONGEST_NAME)
-        recording.facts = {"job": job, "world_size": None, **known}
+        recording.facts = {"job": job, "world_size": None, **facts}
         if config := _settings(about):
             recording.facts["config"] = json_text(redact_names(config))
 
     def _add_artifacts(self, files: OpenFiles, end_ms: int) -> None:
-        """Add a task's artifacts and models, those that it read as `loaded`."""
+        """Add a task's artifacts and models; inputs have the action ``loaded``, others ``created``."""
         for artifact in _items(_mapping(self.about.get("execution")).get("artifacts")):
             item = _mapping(artifact)
             at_s, digest = item.get("timestamp"), str(item.get("hash"))
-            at_ms = at_s * 1000 if isinstance(at_s, int) and 0 < at_s < _LARGEST_MS // 1000 else end_ms
+            at_ms = at_s * 1000 if isinstance(at_s, int) and 0 < at_s < _MAX_MS // 1000 else end_ms
             columns = {"action": "loaded" if item.get("mode") == "input" else "created"}
             if _HEX.fullmatch(digest):
                 columns["sha256"] = digest
@@ -250,30 +250,30 @@ class _Reader:
                 self.recording.row("artifacts", end_ms * _MS, name=name, kind="model", action=action, attributes=about)
 
 
-def _mapping(given: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
-    return given if isinstance(given, dict) else {}
+def _mapping(value: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+    return value if isinstance(value, dict) else {}
 
 
-def _items(given: Any) -> list[Any]:  # noqa: ANN401 - JSON
-    return given if isinstance(given, list) else []
+def _items(value: Any) -> list[Any]:  # noqa: ANN401 - JSON
+    return value if isinstance(value, list) else []
 
 
 def _name(metric: object, variant: object) -> str:
-    """Return a metric's name: title and series, once where they are the same; of a monitor, below `system`."""
+    """Return a metric's name: ``title/series``, ``title`` if both are equal, ``system/series`` for monitors."""
     title, series = (str(part) if isinstance(part, str) else "" for part in (metric, variant))
     if title.startswith(_MONITOR):
         return f"system/{series}"
     return title if title == series else f"{title}/{series}"
 
 
-def _step(given: object) -> dict[str, int]:
-    if not isinstance(given, int | float) or not 0 <= given < 1 << 63 or given != int(given):
+def _step(value: object) -> dict[str, int]:
+    if not isinstance(value, int | float) or not 0 <= value < 1 << 63 or value != int(value):
         return {}
-    return {"step": int(given)}
+    return {"step": int(value)}
 
 
 def _settings(about: dict[str, Any]) -> dict[str, Any]:
-    """Return settings under the names that ClearML gives them: section and name."""
+    """Return settings by ``section/name``, as ClearML names them."""
     config: dict[str, Any] = {}
     for section, settings in _mapping(about.get("hyperparams")).items():
         for name, setting in _mapping(settings).items():
@@ -284,12 +284,12 @@ def _settings(about: dict[str, Any]) -> dict[str, Any]:
 
 
 def _setting_value(value: Any, kind: object) -> Any:  # noqa: ANN401 - JSON
-    """Return a setting's value as the number, truth value or list that it was; its text if it is none.
+    """Convert the text of a setting to its type; the text itself if that fails, or the type is another.
 
     >>> _setting_value("0.0003", "float"), _setting_value("[1, 2]", "list/int"), _setting_value("adam", "str")
     (0.0003, [1, 2], 'adam')
     """
-    name = str(kind).partition("/")[0]  # a list of floats is of the type list/float
+    name = str(kind).partition("/")[0]  # such as list/float
     if name not in {"int", "float", "bool", "list", "tuple", "dict"} or not isinstance(value, str):
         return value
     try:

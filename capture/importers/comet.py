@@ -1,10 +1,10 @@
-"""Comet: the archive that an offline experiment leaves, or the folder that it was made of.
+"""Comet: reads the archive of an offline experiment, or an unpacked one.
 
-    <experiment>.zip: experiment.json      what it is, its tags, when it began and ended
-                      messages.json        a message a line: metric, parameter, other, uploaded file, output
+    <experiment>.zip: experiment.json      project, tags, start and end
+                      messages.json        a message in each line: metric, parameter, other, uploaded file, output
                       tmp…                 the uploaded files
 
-Source: comet_ml/messages.py, comet_ml/data_structure.py. An experiment that went on later has an archive for each part.
+Source: comet_ml/messages.py, comet_ml/data_structure.py. A resumed experiment has an archive for each part.
 """
 
 import hashlib
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
 
 _MESSAGES: Final = "messages.json"
 _ABOUT: Final = "experiment.json"
-_OWN_PARAMETERS: Final = frozenset({"curr_step", "curr_epoch"})
-_OWN_OTHERS: Final = frozenset({"Name", "hasNestedParams", "offline_experiment"})
-_SHOWN: Final = {"visualization": IMAGE, "text-sample": TEXT}
+_COMET_PARAMETERS: Final = frozenset({"curr_step", "curr_epoch"})
+_COMET_OTHERS: Final = frozenset({"Name", "hasNestedParams", "offline_experiment"})
+_MEDIA_KINDS: Final = {"visualization": IMAGE, "text-sample": TEXT}
 _FAILED: Final = "error detected in the user script"
-_OUTSIDE: Final = frozenset({"close", "file_name", "installed_packages", "os_packages", "log_dependency"})
-"""Messages about the surroundings of a script, which `runs` has no columns for."""
+_ENVIRONMENT: Final = frozenset({"close", "file_name", "installed_packages", "os_packages", "log_dependency"})
+"""Messages about a script's environment for which `runs` has no columns."""
 _MS: Final = 10**6
-_LARGEST_MS: Final = 1 << 42
-_MOST_BINS: Final = 10_000
-_LONGEST_LINE: Final = 8_192
+_MAX_MS: Final = 1 << 42
+_MAX_BINS: Final = 10_000
+_MAX_LINE_CHARACTERS: Final = 8_192
 
 
 @dataclass
 class CometRun:
-    """Parts of an experiment in the order of their beginning, each with the content of its ``experiment.json``."""
+    """An experiment: files and ``experiment.json`` of each part, by the part's digest, in the order of their starts."""
 
     id: str
     parts: dict[str, tuple[RunFiles, dict[str, Any]]] = field(default_factory=dict)
 
     @property
     def about(self) -> dict[str, Any]:
-        """What the last part says of the experiment."""
+        """Content of the last part's ``experiment.json``."""
         return next(reversed(self.parts.values()))[1]
 
     def digest(self) -> str:
@@ -62,12 +62,12 @@ class CometRun:
 
 
 def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN401 - a file system of fsspec
-    """Yield the experiments of archives and folders.
+    """Yield the experiments in archives and folders.
 
     Raises
     ------
     SourceError
-        There is none.
+        There is no experiment.
     """
     parts: list[tuple[int, str, RunFiles, dict[str, Any]]] = []
     for files in find_run_files(fs, path, (_MESSAGES,), "Comet"):
@@ -102,15 +102,16 @@ def read(source: "StoredRun", recording: "ImportedRun") -> None:
             messages = content.source(_MESSAGES)
             for line in messages.lines() if messages else ():
                 if line.text.strip() or line.flaw:
-                    reader.take(_object(line.text), line.flaw or "no message of Comet", line.text, line.number, content)
+                    flaw = line.flaw or "not a message of Comet"
+                    reader.add(_payload(line.text), flaw, line.text, line.number, content)
             if messages and messages.cut:
                 recording.refuse("scalars", messages.cut, "")
         reader.last_ms = _time_ms(about.get("stop_time")) or reader.last_ms
     reader.end(run)
 
 
-def _object(text: str) -> dict[str, Any]:
-    """Return what a message's payload says, with its `type`; an empty one if it is none."""
+def _payload(text: str) -> dict[str, Any]:
+    """Return a message's payload with the message's `type`; empty if the text is no message."""
     try:
         message = json.loads(text)
     except (ValueError, RecursionError):
@@ -121,13 +122,16 @@ def _object(text: str) -> dict[str, Any]:
     return {name: value for name, value in payload.items() if value is not None} | {"type": message.get("type")}
 
 
-def _time_ms(given: Any) -> int | None:  # noqa: ANN401 - JSON
-    return given if isinstance(given, int) and not isinstance(given, bool) and 0 < given < _LARGEST_MS else None
+def _time_ms(value: Any) -> int | None:  # noqa: ANN401 - JSON
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MAX_MS else None
 
 
 @dataclass
 class _Reader:
-    """Adds an experiment's messages to a recording; times in ms since 1970, those of the last message with one."""
+    """Adds an experiment's messages to a recording. Times are ms since 1970.
+
+    A message without a time gets that of the last message with one.
+    """
 
     recording: "ImportedRun"
     first_ms: int | None = None
@@ -139,8 +143,11 @@ class _Reader:
     left_out: Counter[str] = field(default_factory=Counter)
     output: dict[str, str] = field(default_factory=dict)
 
-    def take(self, message: dict[str, Any], flaw: str, text: str, line: int, files: OpenFiles) -> None:
-        """Add a message, whichever release wrote it: by what it has, not by its type."""
+    def add(self, message: dict[str, Any], flaw: str, text: str, line: int, files: OpenFiles) -> None:
+        """Add a message according to its fields, because releases name types differently.
+
+        An empty message is refused with `flaw` as the reason.
+        """
         own_ms = _time_ms(message.get("local_timestamp"))
         at_ms = own_ms or self.last_ms
         if own_ms is not None:
@@ -153,7 +160,7 @@ class _Reader:
         elif not (isinstance(metric, dict) or has_file or isinstance(output, str)):
             self._add_fact(message)
         elif at_ms is None:
-            self.recording.refuse("scalars", "a message without a time", text, line)
+            self.recording.refuse("scalars", "the message has no time", text, line)
         elif isinstance(metric, dict):
             self._add_metric(metric, message.get("context"), at_ms, text, line)
         elif has_file:
@@ -162,11 +169,11 @@ class _Reader:
             self._add_output("stderr" if message.get("stderr") is True else "stdout", str(output), at_ms)
 
     def _add_fact(self, message: dict[str, Any]) -> None:
-        """Take what belongs to the experiment as a whole; old releases nest some of it."""
+        """Keep a setting, a summary value or a fact of the experiment; old releases nest some of these fields."""
         setting, other = message.get("param", message.get("params")), message.get("log_other", message)
         details, git = message.get("env_details", message), message.get("git_metadata", message.get("git_meta"))
         if isinstance(setting, dict):
-            if (name := str(setting.get("paramName"))) not in _OWN_PARAMETERS:
+            if (name := str(setting.get("paramName"))) not in _COMET_PARAMETERS:
                 self.config[_in_context(message.get("context"), name)] = setting.get("paramValue")
         elif isinstance(other, dict) and "key" in other:
             self.others[str(other["key"])] = other.get("value", other.get("val"))
@@ -174,22 +181,22 @@ class _Reader:
             self.facts |= {"host": details["hostname"], "user": details.get("user")}
         elif isinstance(git, dict):
             self.facts |= {"git_commit": git.get("parent"), "git_remote": redact_uri(str(git.get("origin") or ""))}
-        elif str(message.get("type")) not in _OUTSIDE:
+        elif str(message.get("type")) not in _ENVIRONMENT:
             self.left_out[f"messages {redacted_name(message.get('type'), 64)}"] += 1
 
     def _add_metric(self, metric: dict[str, Any], context: object, at_ms: int, text: str, line: int) -> None:
         name, value = metric.get("metricName"), number(metric.get("metricValue"))
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
-            self.recording.refuse("scalars", "a name that is empty or too long", text, line)
+            self.recording.refuse("scalars", "the name is empty or too long", text, line)
         elif value is None:
-            self.left_out["values that are no numbers"] += 1
+            self.left_out["values that are not numbers"] += 1
         else:
             name = f"system/{name.removeprefix('sys.')}" if name.startswith("sys.") else _in_context(context, name)
             name = redacted_name(name, LONGEST_NAME)
             self.recording.unregistered(name, value, at_ms * _MS, **_step(metric))
 
     def _add_file(self, message: dict[str, Any], at_ms: int, files: OpenFiles) -> None:
-        """Add an uploaded file: an image or a text as a medium, a histogram as a distribution."""
+        """Add an uploaded file: an image or text to `media`, a histogram to `distributions`, others to `artifacts`."""
         about = message.get("additional_params")
         about = about if isinstance(about, dict) else {}
         kind = str(message.get("upload_type") or about.get("type") or "asset")
@@ -209,30 +216,30 @@ class _Reader:
             uri = redact_uri(str(message.get("remote_uri")))
             self.recording.row("artifacts", at_ns, name=name, kind="other", action="created", uri=uri, **columns)
         else:
-            more = {"kind": "model"} if kind == "model-element" else {}
-            files.add(self.recording, name, path, at_ns, _SHOWN.get(kind, ""), **columns, **more)
+            columns |= {"kind": "model"} if kind == "model-element" else {}
+            files.add(self.recording, name, path, at_ns, _MEDIA_KINDS.get(kind, ""), **columns)
 
     def _add_output(self, stream: str, output: str, at_ms: int) -> None:
-        """Add the lines of an output that are complete; Comet notes it piece by piece."""
+        """Add the complete lines of an output stream, and keep the rest for the next message."""
         *lines, rest = (self.output.get(stream, "") + output).split("\n")
-        self.output[stream] = rest[:_LONGEST_LINE]
+        self.output[stream] = rest[:_MAX_LINE_CHARACTERS]
         for line in lines:
             if line.strip():
-                self.recording.row("logs", at_ms * _MS, message=redact(line[:_LONGEST_LINE]), stream=stream)
+                self.recording.row("logs", at_ms * _MS, message=redact(line[:_MAX_LINE_CHARACTERS]), stream=stream)
 
     def end(self, run: CometRun) -> None:
-        """Add what belongs to the experiment as a whole. Raises `SourceError` where nothing says when it was."""
+        """Add annotations, the end and facts of the experiment. Raises `SourceError` if it has no time."""
         if self.first_ms is None or self.last_ms is None:
-            raise SourceError("nothing says when the experiment was", where=run.id[:8], hint=f"restore its {_ABOUT}")
+            raise SourceError("the experiment has no time", where=run.id[:8], hint=f"restore its {_ABOUT}")
         recording, about, start_ns = self.recording, run.about, self.first_ms * _MS
         for stream in list(self.output):
             self._add_output(stream, "\n", self.last_ms)
         tags = about.get("tags") if isinstance(about.get("tags"), list) else []
         annotate(recording, start_ns, name=self.others.get("Name"), tags=sorted(map(str, tags or ())))
         for key, value in sorted(redact_names(self.others).items()):
-            if key not in _OWN_OTHERS and key.strip():
-                shown = redacted_name(value, LONGEST_NAME)
-                recording.row("annotations", self.last_ms * _MS, kind="summary", key=key[:LONGEST_NAME], value=shown,
+            if key not in _COMET_OTHERS and key.strip():
+                text = redacted_name(value, LONGEST_NAME)
+                recording.row("annotations", self.last_ms * _MS, kind="summary", key=key[:LONGEST_NAME], value=text,
                               number=number(value), source="script")  # fmt: skip
         if _time_ms(about.get("stop_time")):
             is_failed = _FAILED in str(about.get("customer_error_message"))
@@ -247,28 +254,28 @@ class _Reader:
             recording.facts["config"] = json_text(redact_names(self.config))
 
 
-def _step(given: dict[str, Any]) -> dict[str, int]:
-    step = given.get("step")
+def _step(fields: dict[str, Any]) -> dict[str, Any]:
+    step = fields.get("step")
     is_step = isinstance(step, int) and not isinstance(step, bool) and 0 <= step < 1 << 63
     return {"step": step} if is_step and isinstance(step, int) else {}
 
 
 def _in_context(context: object, name: str) -> str:
-    """Return a name as Comet shows it: behind its context."""
+    """Return a name with its context as prefix, as Comet shows it."""
     return f"{context}_{name}" if context else name
 
 
 def _histogram(files: OpenFiles, path: str) -> Histogram | None:
-    """Return a histogram from its file; None of one that cannot be read.
+    """Read a histogram from its file; None if it cannot be read.
 
-    Bins are bounded by ``offset ± start * step ** k``, k from zero. In front of those of the negative side is an open
-    one; zeros are counted in the first of the positive side.
+    Bins are bounded by ``offset ± start * step ** k``, k from zero. The bin before those of negative values has no
+    lower bound. Zeros are counted in the first bin of positive values.
     """
     try:
         about = files.document(path)
         start, stop, step, offset = (float(about[name]) for name in ("start", "stop", "step", "offset"))
         bounds, bound = [0.0], start
-        while offset + bound <= stop and len(bounds) < _MOST_BINS:
+        while offset + bound <= stop and len(bounds) < _MAX_BINS:
             bounds.append(bound)
             bound *= step
         bins = [_bin(bounds, index - len(bounds)) for index, _ in about["index_values"]]
@@ -278,13 +285,13 @@ def _histogram(files: OpenFiles, path: str) -> Histogram | None:
         return None
 
 
-def _bin(bounds: list[float], place: int) -> tuple[float, float]:
-    """Return the bounds of a bin, counted from that of zeros. Raises `LookupError`, `TypeError`."""
-    if place == 0:
+def _bin(bounds: list[float], index: int) -> tuple[float, float]:
+    """Return the bounds of a bin; the bin of zeros has index 0. Raises `LookupError`, `TypeError`."""
+    if index == 0:
         return 0.0, 0.0
-    if place > 0:
-        return bounds[place], bounds[place + 1]
-    return -bounds[-place], -bounds[-place - 1]
+    if index > 0:
+        return bounds[index], bounds[index + 1]
+    return -bounds[-index], -bounds[-index - 1]
 
 
 FORMAT: Final = Format(

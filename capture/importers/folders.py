@@ -25,7 +25,7 @@ def walk(fs: Any, folder: str, depth: int = _MAX_DEPTH) -> Iterator[tuple[str, d
 
 
 def leads_to_file(fs: Any, name: str) -> bool:  # noqa: ANN401 - a file system of fsspec
-    """Whether a name leads to a file, or nowhere: then reading it fails. To read a pipe or a device may never end."""
+    """Whether a path is a file, or does not exist. Others, such as pipes, are not read: reading may never end."""
     return bool(fs.isfile(name) or not fs.exists(name))
 
 

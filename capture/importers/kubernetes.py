@@ -1,9 +1,9 @@
-"""Kubernetes: what ``kubectl get jobs,pods,events -o json`` prints becomes rows of ``jobs`` and ``events``.
+"""Kubernetes: converts the output of ``kubectl get jobs,pods,events -o json`` to rows of ``jobs`` and ``events``.
 
-A job is an object that makes pods and that no other object of the file owns: a Job, JobSet, PyTorchJob (and others of
-Kubeflow), Volcano Job, or a pod by itself. Its times are those at which nodes took and left its pods, else
-its own. GPUs are the limits of its containers, times its replicas. Kueue's and Volcano's queues are its pool, the
-namespace its team. Objects of other kinds are counted and left out.
+A job is an object that creates pods and has no owner in the file: a Job, JobSet, PyTorchJob (and others of Kubeflow),
+Volcano Job, or a pod without such an owner. Its times are those of its pods on nodes, or else its own. Its GPUs are the
+limits of its containers times its replicas. A queue of Kueue or Volcano becomes its pool, the namespace its team.
+Objects of other kinds are counted and left out.
 """
 
 import json
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.source import Source
 
-_MOST_BYTES: Final = 512 << 20
+_MAX_BYTES: Final = 512 << 20
 _GPU: Final = re.compile(r"(?:nvidia\.com/(?:gpu|mig-[\w.-]+)|amd\.com/gpu|gpu\.intel\.com/\w+)")
-_MAKERS: Final = re.compile(r"Job|JobSet|TrainJob|\w+Job")
+_JOB_KINDS: Final = re.compile(r"Job|JobSet|TrainJob|\w+Job")
 _QUEUES: Final = ("kueue.x-k8s.io/queue-name", "volcano.sh/queue-name", "runai/queue", "yunikorn.apache.org/queue")
 _NODE_GPU: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "k8s.amazonaws.com/accelerator")
-_ENDS: Final = {
+_END_STATES: Final = {
     "Complete": "completed", "Succeeded": "completed", "Completed": "completed", "Finished": "completed",
     "Failed": "failed", "Aborted": "cancelled", "Terminated": "failed",
 }  # fmt: skip
 _PREEMPTED: Final = frozenset({"PreemptionByScheduler", "PreemptionByKubeScheduler", "Preempted", "Preempting"})
 _EVENTS: Final = {"Preempted": "preemption", "Preempting": "preemption", "Evicted": "interruption"}
 _OUT_OF_MEMORY: Final = "OOMKilled"
-_DEEPEST: Final = 24
+_MAX_DEPTH: Final = 24
 
 Object = dict[str, Any]
 
@@ -44,7 +44,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
     Raises
     ------
     SourceError
-        The file is no JSON of Kubernetes.
+        The file is not JSON.
     """
     objects = [item for document in _documents(source) for item in _items(document)]
     by_uid = {uid: item for item in objects if (uid := child(item, "metadata").get("uid"))}
@@ -57,21 +57,21 @@ def read(source: "Source", recording: "ImportedRun") -> None:
         kind = str(item.get("kind"))
         is_owned = _root(item, by_uid) is not item
         if kind == "Event":
-            _event(item, number, recording)
-        elif kind != "Pod" and not _MAKERS.fullmatch(kind):
+            _add_event(item, number, recording)
+        elif kind != "Pod" and not _JOB_KINDS.fullmatch(kind):
             others[kind] += 1
         elif not is_owned:
             line = Line(number, json.dumps(item, ensure_ascii=False))
             with refuse_flawed(recording, line):
-                own = pods.get(str(child(item, "metadata").get("uid")), [item] if kind == "Pod" else [])
-                add_job(recording, line, _job(item, own))
+                job_pods = pods.get(str(child(item, "metadata").get("uid")), [item] if kind == "Pod" else [])
+                add_job(recording, line, _job(item, job_pods))
     if others:
-        recording.notes[f"objects that are no jobs are left out: {counts_text(others)}"] = None
+        recording.notes[f"objects that are not jobs are left out: {counts_text(others)}"] = None
 
 
 def _documents(source: "Source") -> Iterator[Any]:
-    """Yield the documents of a file: one, or several in a row as ``--watch`` prints them."""
-    text = source.read_all(_MOST_BYTES).decode(errors="replace")
+    """Yield the documents of a file: one, or several of ``--watch``. Raises `SourceError`."""
+    text = source.read_all(_MAX_BYTES).decode(errors="replace")
     decoder, at = json.JSONDecoder(), 0
     while at < len(text):
         rest = re.compile(r"\s*").match(text, at)
@@ -81,7 +81,7 @@ def _documents(source: "Source") -> Iterator[Any]:
         try:
             document, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
-            raise SourceError("is no whole JSON document", where=source.name, hint="save it again") from error
+            raise SourceError("is not a complete JSON document", where=source.name, hint="save it again") from error
         yield document
 
 
@@ -93,27 +93,27 @@ def _items(document: Any) -> list[Object]:  # noqa: ANN401 - JSON
 
 
 def _root(item: Object, by_uid: dict[str, Object]) -> Object:
-    """Return the topmost job object of the file that owns an object; the object itself if none does."""
-    for _ in range(_DEEPEST):
-        owners = child(item, "metadata").get("ownerReferences")
-        above = (
-            [by_uid.get(str(owner.get("uid"))) for owner in owners if isinstance(owner, dict)]
-            if isinstance(owners, list)
+    """Return the topmost job in the file that owns an object; the object itself if there is none."""
+    for _ in range(_MAX_DEPTH):
+        references = child(item, "metadata").get("ownerReferences")
+        owners = (
+            [by_uid.get(str(reference.get("uid"))) for reference in references if isinstance(reference, dict)]
+            if isinstance(references, list)
             else []
         )
-        makers = [owner for owner in above if owner is not None and _MAKERS.fullmatch(str(owner.get("kind")))]
-        if not makers:
+        jobs = [owner for owner in owners if owner is not None and _JOB_KINDS.fullmatch(str(owner.get("kind")))]
+        if not jobs:
             return item
-        item = makers[0]
+        item = jobs[0]
     return item
 
 
 def _job(item: Object, pods: list[Object]) -> dict[str, Any]:
-    """Return a job's columns. Raises `ValueError`, fit to be shown."""
+    """Return a job's columns. Raises `ValueError` with a message for users."""
     meta, status, spec = (child(item, key) for key in ("metadata", "status", "spec"))
     name, namespace = str(meta.get("name") or ""), str(meta.get("namespace") or "default")
     if not name:
-        flaw = "an object without a name"
+        flaw = "the object has no name"
         raise ValueError(flaw)
     labels = child(meta, "labels") | child(meta, "annotations")
     state, end_us, reason = _state_end_reason(item, status)
@@ -125,7 +125,7 @@ def _job(item: Object, pods: list[Object]) -> dict[str, Any]:
     if end_us is None and state not in {"running", "pending"} and ends and len(ends) == len(pod_ends_us):
         end_us = max(ends)
     gpus = _gpus(spec)
-    by_pod = [(_gpus(child(pod, "spec")), _schedule_time(pod), _end_time(pod) or end_us) for pod in pods]
+    pod_uses = [(_gpus(child(pod, "spec")), _schedule_time(pod), _end_time(pod) or end_us) for pod in pods]
     codes = [code for pod in pods for code in _exit_codes(pod)]
     if state == "pending" and scheduled_us:
         state = "running"
@@ -133,7 +133,7 @@ def _job(item: Object, pods: list[Object]) -> dict[str, Any]:
         state = "out_of_memory"
     kinds = {value for pod in [item, *pods] for key, value in _node_labels(pod) if key in _NODE_GPU}
     nodes = sorted({str(node) for pod in pods if (node := child(pod, "spec").get("nodeName"))})
-    failed = [code for code, _ in codes if code]
+    error_codes = [code for code, _ in codes if code]
     queue = next((str(labels[key]) for key in _QUEUES if labels.get(key)), None)
     outcomes = {"completed": "completed", "cancelled": "cancelled", "running": None, "pending": None}
     columns = {
@@ -144,14 +144,14 @@ def _job(item: Object, pods: list[Object]) -> dict[str, Any]:
         "start_ts": start_us, "end_ts": end_us,
         "gpu_requested_count": gpus, "gpu_count": gpus if start_us is not None else None,
         "gpu_type": kinds.pop() if len(kinds) == 1 else None,
-        "exit_code": failed[0] if failed else 0 if codes and state == "completed" else None,
+        "exit_code": error_codes[0] if error_codes else 0 if codes and state == "completed" else None,
         "node_list": ",".join(nodes) or None, "node_count": len(nodes) or None,
         "restart_count": sum(_restarts(pod) for pod in pods) if pods else None,
         "attributes": json.dumps({"kind": item.get("kind"), "pods": len(pods)}, sort_keys=True),
     }  # fmt: skip
-    spans = [(count, end - begin) for count, begin, end in by_pod if begin is not None and end is not None]
-    if end_us is not None and spans and len(spans) == len(by_pod) and min(span for _, span in spans) >= 0:
-        columns["gpu_time_s"] = sum(count * span for count, span in spans) / 1e6
+    uses_us = [(count, end - begin) for count, begin, end in pod_uses if begin is not None and end is not None]
+    if end_us is not None and uses_us and len(uses_us) == len(pod_uses) and min(us for _, us in uses_us) >= 0:
+        columns["gpu_time_s"] = sum(count * us for count, us in uses_us) / 1e6
     return columns
 
 
@@ -162,46 +162,46 @@ def _state_end_reason(item: Object, status: Object) -> tuple[str, int | None, st
     ]
     if item.get("kind") == "Pod":
         phase = str(status.get("phase") or "Pending")
-        why = next(
+        reason = next(
             (str(part.get("reason")) for part in conditions if part.get("type") == "DisruptionTarget"),
             status.get("reason"),
         )
         if phase in {"Succeeded", "Failed"}:
-            return "preempted" if why in _PREEMPTED else _ENDS[phase], _end_time(item), why
-        return "running" if phase == "Running" else "pending", None, why
+            return "preempted" if reason in _PREEMPTED else _END_STATES[phase], _end_time(item), reason
+        return "running" if phase == "Running" else "pending", None, reason
     if volcano := child(status, "state"):
-        word = str(volcano.get("phase") or "")
-        ended = _us(volcano.get("lastTransitionTime")) if word in _ENDS else None
-        return _ENDS.get(word, "running" if word == "Running" else "pending"), ended, volcano.get("reason")
+        phase = str(volcano.get("phase") or "")
+        end_us = _us(volcano.get("lastTransitionTime")) if phase in _END_STATES else None
+        return _END_STATES.get(phase, "running" if phase == "Running" else "pending"), end_us, volcano.get("reason")
     for part in conditions:
-        if part.get("type") in _ENDS:
-            ended = _us(status.get("completionTime")) or _us(part.get("lastTransitionTime"))
-            return _ENDS[str(part["type"])], ended, part.get("reason")
+        if part.get("type") in _END_STATES:
+            end_us = _us(status.get("completionTime")) or _us(part.get("lastTransitionTime"))
+            return _END_STATES[str(part["type"])], end_us, part.get("reason")
     is_active = status.get("active") or any(part.get("type") == "Running" for part in conditions)
     return "running" if is_active else "pending", None, None
 
 
-def _event(item: Object, number: int, recording: "ImportedRun") -> None:
-    """Add an event of the cluster with its count and its object; `number` is its place in the file, from 1."""
+def _add_event(item: Object, number: int, recording: "ImportedRun") -> None:
+    """Add an event of the cluster, with its count and object; `number` is its position in the file, from 1."""
     stamp = next((item[key] for key in ("lastTimestamp", "eventTime", "firstTimestamp") if item.get(key)), None)
     at_us = _us(stamp) or _us(child(item, "metadata").get("creationTimestamp"))
     if at_us is None or not item.get("reason"):
-        recording.refuse("events", "an event without a time or a reason", json.dumps(item, ensure_ascii=False), number)
+        recording.refuse("events", "the event has no time or reason", json.dumps(item, ensure_ascii=False), number)
         return
-    about = child(item, "involvedObject") or child(item, "regarding")
-    known = {"kind": about.get("kind"), "name": about.get("name"), "namespace": about.get("namespace"),
-             "uid": about.get("uid"), "count": item.get("count"), "reason": item["reason"]}  # fmt: skip
+    subject = child(item, "involvedObject") or child(item, "regarding")
+    attributes = {"kind": subject.get("kind"), "name": subject.get("name"), "namespace": subject.get("namespace"),
+                  "uid": subject.get("uid"), "count": item.get("count"), "reason": item["reason"]}  # fmt: skip
     recording.row(
         "events", at_us * 1000, event=_EVENTS.get(str(item["reason"]), str(item["reason"])),
         severity="warning" if item.get("type") == "Warning" else "info",
         message=str(item.get("message") or item.get("note") or "") or None,
-        attributes=json.dumps({key: value for key, value in known.items() if value is not None}, sort_keys=True),
+        attributes=json.dumps({key: value for key, value in attributes.items() if value is not None}, sort_keys=True),
     )  # fmt: skip
 
 
 def _gpus(spec: Any, depth: int = 0) -> int:  # noqa: ANN401 - JSON
-    """Return the GPUs of a specification: limits of its containers, times the replicas around them."""
-    if depth > _DEEPEST or not isinstance(spec, dict | list):
+    """Return the number of GPUs of a specification: the limits of its containers times the replicas."""
+    if depth > _MAX_DEPTH or not isinstance(spec, dict | list):
         return 0
     if isinstance(spec, list):
         return sum(_gpus(part, depth + 1) for part in spec)
@@ -221,7 +221,7 @@ def _limits(container: Any) -> int:  # noqa: ANN401 - JSON
 
 
 def _schedule_time(pod: Object) -> int | None:
-    """Return when a node took a pod, µs since 1970; None if unknown."""
+    """Return when a pod was assigned to a node, µs since 1970; None if unknown."""
     status = child(pod, "status")
     for part in status.get("conditions") or []:
         if isinstance(part, dict) and part.get("type") == "PodScheduled" and part.get("status") == "True":
@@ -230,24 +230,25 @@ def _schedule_time(pod: Object) -> int | None:
 
 
 def _end_time(pod: Object) -> int | None:
-    """Return when the last container of a finished pod ended, µs since 1970; None for other pods."""
+    """Return the end of a finished pod's last container, µs since 1970; None for other pods."""
     status = child(pod, "status")
     if status.get("phase") not in {"Succeeded", "Failed"}:
         return None
-    ends = [_us(ended.get("finishedAt")) for ended in _container_ends(pod)]
-    known = [at for at in ends if at is not None]
-    return max(known) if known else None
+    ends = [_us(state.get("finishedAt")) for state in _terminated_states(pod)]
+    known_ends = [at for at in ends if at is not None]
+    return max(known_ends) if known_ends else None
 
 
-def _container_ends(pod: Object) -> list[Object]:
+def _terminated_states(pod: Object) -> list[Object]:
+    """Return the state ``terminated`` of each container, empty if it is not terminated."""
     statuses = child(pod, "status").get("containerStatuses")
     parts = statuses if isinstance(statuses, list) else []
     return [child(child(part, "state"), "terminated") for part in parts if isinstance(part, dict)]
 
 
 def _exit_codes(pod: Object) -> list[tuple[int, str]]:
-    ended = [part for part in _container_ends(pod) if isinstance(part.get("exitCode"), int)]
-    return [(part["exitCode"], str(part.get("reason"))) for part in ended]
+    states = [state for state in _terminated_states(pod) if isinstance(state.get("exitCode"), int)]
+    return [(state["exitCode"], str(state.get("reason"))) for state in states]
 
 
 def _restarts(pod: Object) -> int:
@@ -260,7 +261,7 @@ def _restarts(pod: Object) -> int:
 
 
 def _node_labels(pod: Object) -> list[tuple[str, str]]:
-    """Return the labels that nodes must have for a pod."""
+    """Return the node labels that a pod requires."""
     selector = child(child(pod, "spec"), "nodeSelector")
     return [(str(key), str(value)) for key, value in selector.items()]
 

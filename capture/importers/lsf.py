@@ -1,7 +1,7 @@
-"""IBM Spectrum LSF: ``lsb.acct`` becomes rows of ``jobs``.
+"""LSF: converts ``lsb.acct`` of IBM Spectrum LSF to rows of ``jobs``.
 
-Records JOB_FINISH become jobs, with the fields of lsb.acct(5); others are counted and left out. They hold the GPUs that
-a job asks for on each host (``rusage[ngpus_physical=…]``), so that the number is known only for jobs on one host.
+Records JOB_FINISH become jobs, with the fields of lsb.acct(5). Other records are counted and left out. A record has the
+number of GPUs requested on each host (``rusage[ngpus_physical=…]``), so a job's number is known only on a single host.
 """
 
 import json
@@ -42,31 +42,31 @@ _STATES: Final = {
     1: "preempted", 5: "timeout", 6: "deadline", 8: "cancelled", 9: "cancelled", 12: "timeout", 14: "cancelled",
     15: "cancelled", 16: "out_of_memory",
 }  # fmt: skip
-"""State of a job by why LSF ended it (lsbatch.h, TERM_*)."""
+"""State of a job by LSF's reason for ending it (lsbatch.h, TERM_*)."""
 
 
 def read(source: "Source", recording: "ImportedRun") -> None:
-    """Import a file; lines that are no records are refused."""
+    """Import a file. Lines that are not records are refused."""
     with source.first_look():
         counts_gpus = any(_GPUS.search(line.text) for line in source.lines())
     others: Counter[str] = Counter()
     for line in source.lines():
         kind = _KIND.match(line.text)
         if line.flaw or (kind is None and line.text.strip()):
-            recording.refuse("jobs", line.flaw or "no record", line.text, line.number)
+            recording.refuse("jobs", line.flaw or "not a record", line.text, line.number)
         elif kind is not None and kind[1] == "JOB_FINISH":
             with refuse_flawed(recording, line):
                 add_job(recording, line, _job(_record(line.text), counts_gpus=counts_gpus))
         elif kind is not None:
             others[kind[1]] += 1
     if others:
-        recording.notes[f"records that end no job are left out: {counts_text(others)}"] = None
+        recording.notes[f"records other than JOB_FINISH are left out: {counts_text(others)}"] = None
     if not counts_gpus:
         recording.notes[NO_GPUS] = None
 
 
 def _record(text: str) -> dict[str, Any]:
-    """Return a record's fields by name, and its hosts. Raises `ValueError` where it has too few."""
+    """Return a record's fields by name, and its hosts. Raises `ValueError` if fields are missing."""
     words = (match[1].replace('""', '"') if match[1] is not None else match[2] for match in _WORD.finditer(text))
     record: dict[str, Any] = {name: _next_word(words) for name in _HEAD}
     record["asked_hosts"] = [_next_word(words) for _ in range(_host_count(_next_word(words)))]
@@ -78,16 +78,16 @@ def _next_word(words: Iterator[str]) -> str:
     """Return the next word. Raises `ValueError` if there is none."""
     word = next(words, None)
     if word is None:
-        flaw = "a record that is cut off"
+        flaw = "the record is cut off"
         raise ValueError(flaw)
     return word
 
 
 def _host_count(text: str) -> int:
-    """Return a number of hosts. Raises `ValueError`."""
+    """Parse a number of hosts. Raises `ValueError`."""
     number = count(text)
     if number is None or number > 1 << 20:
-        flaw = "a number of hosts that is none"
+        flaw = "the number of hosts is invalid"
         raise ValueError(flaw)
     return number
 
@@ -95,7 +95,7 @@ def _host_count(text: str) -> int:
 def _job(record: dict[str, Any], *, counts_gpus: bool) -> dict[str, Any]:
     status, exit_status, index = count(record["status"]), count(record["exit_status"]), count(record["index"])
     if status is None or exit_status is None or not record["job"].isdecimal():
-        flaw = "a job's number or status that is none"
+        flaw = "the job's number or status is invalid"
         raise ValueError(flaw)
     hosts = list(dict.fromkeys(host.rpartition("*")[2] for host in record["hosts"]))
     start_us = epoch_us(record["start"])

@@ -1,7 +1,7 @@
-"""MLflow: runs of its file store (``mlruns/``) and of its SQL store in SQLite, each a run of its own.
+"""MLflow: reads the runs of its file store (``mlruns/``), or of its SQL store in SQLite.
 
-Parameters are the config of ``runs``; metrics are scalars with their history; name, tags and note are annotations;
-files and registered models are artifacts by reference: no byte of them is copied.
+Parameters become the config of ``runs``, metrics scalars, and name, tags and note annotations. Files and registered
+models become artifacts by reference, without a copy.
 """
 
 import json
@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ranklake.capture.common.values import redacted_name, redacted_text
 from ranklake.capture.importers.formats import LONGEST_NAME, Format
-from ranklake.capture.importers.mlflow_files import FileStore
 from ranklake.capture.importers.mlflow_run import DELETED, ArtifactFile, MlflowRun, Point
-from ranklake.capture.importers.mlflow_tables import TableStore
+from ranklake.capture.importers.mlflow_stores import FileStore, TableStore
 from ranklake.capture.importers.source import SourceError, StoredRun
 from ranklake.capture.importers.sqlite_file import SQLITE
 from ranklake.capture.importers.units import YEAR_2000_NS
@@ -34,20 +33,20 @@ _GIT: Final = {
     "mlflow.source.git.branch": "git_branch",
     "mlflow.source.git.repoURL": "git_remote",
 }
-_OWN_TAGS: Final = frozenset({_NOTE, "mlflow.runName", "mlflow.user", *_GIT})
-"""Tags of MLflow's own that have a column here."""
+_MLFLOW_TAGS: Final = frozenset({_NOTE, "mlflow.runName", "mlflow.user", *_GIT})
+"""Tags of MLflow that are imported into columns."""
 _MS: Final = 10**6
-_LONGEST_KEY: Final = 512
-_LONGEST: Final = 8_192
-_LONGEST_PATH: Final = 1_024
+_MAX_KEY_CHARACTERS: Final = 512
+_MAX_TEXT_CHARACTERS: Final = 8_192
+_MAX_PATH_CHARACTERS: Final = 1_024
 _MODEL: Final = "MLmodel"
 _CHECKPOINTS: Final = re.compile(r"\.(?:ckpt|pt|pth|safetensors)$|(?:^|/)checkpoint")
 
 
 def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN401 - a file system of fsspec
-    """Yield the runs of the store that a path names: a folder of a file store, or of a project; or a SQLite file.
+    """Yield the runs of a store. The path is a folder of a file store or of a project, or a SQLite file.
 
-    What is deleted is yielded with the reason to leave it out; a run that cannot be read as its error.
+    Deleted runs are yielded with `left_out` set, and an unreadable run as an error.
 
     Raises
     ------
@@ -58,7 +57,7 @@ def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN4
     runs = list(store.runs())
     titles = {run.id: clean(run.title) for run in runs if isinstance(run, MlflowRun)}
     if not runs:
-        raise SourceError("a store of MLflow without a run", where=path, hint="name one with runs")
+        raise SourceError("the store of MLflow has no runs", where=path, hint="name another")
     for run in runs:
         if isinstance(run, SourceError):
             yield run
@@ -96,7 +95,7 @@ def read(source: "StoredRun", recording: "ImportedRun") -> None:
     Raises
     ------
     SourceError
-        Nothing says when the run was.
+        The run has no time.
     """
     run: MlflowRun = source.record
     start_ns = _start_ns(run)
@@ -112,15 +111,15 @@ def read(source: "StoredRun", recording: "ImportedRun") -> None:
     if run.parent:
         recording.labels["parent_run"] = f"{recording.run.removesuffix(source.title)}{run.parent}"
     recording.not_imported.update(run.others)
-    recording.labels = {name: redacted_name(text, _LONGEST) for name, text in recording.labels.items()}
+    recording.labels = {name: redacted_name(text, _MAX_TEXT_CHARACTERS) for name, text in recording.labels.items()}
     git = {column: run.tags[tag] for tag, column in _GIT.items() if run.tags.get(tag)}
     if "git_remote" in git:
         git["git_remote"] = redact_uri(git["git_remote"])
-    user = {"user": redacted_name(run.user, _LONGEST_KEY)} if run.user else {}
-    job = redacted_name(run.experiment, _LONGEST_KEY) or recording.run
+    user = {"user": redacted_name(run.user, _MAX_KEY_CHARACTERS)} if run.user else {}
+    job = redacted_name(run.experiment, _MAX_KEY_CHARACTERS) or recording.run
     recording.facts = {"job": job, "world_size": None, **user, **git}
     if run.params:
-        config = redact_names({name: _plain(text) for name, text in run.params.items()})
+        config = redact_names({name: _parameter_value(text) for name, text in run.params.items()})
         recording.facts["config"] = json.dumps(config, sort_keys=True)
 
 
@@ -130,20 +129,20 @@ def _start_ns(run: MlflowRun) -> int:
     times = [point.at_ms * _MS for point in run.points() if isinstance(point, Point)]
     start = min((time for time in times if time >= YEAR_2000_NS), default=None)
     if start is None:
-        raise SourceError("nothing says when the run was", where=run.id, hint="restore start_time in its meta.yaml")
+        raise SourceError("the run has no time", where=run.id, hint="restore start_time in its meta.yaml")
     return start
 
 
 def _add_points(run: MlflowRun, recording: "ImportedRun", start_ns: int) -> int:
-    """Add metrics; return when the last value was."""
+    """Add metrics, and return the time of the last value, ns since 1970."""
     last_ns, untimed = start_ns, 0
     for number, point in enumerate(run.points(), 1):
         if not isinstance(point, Point):
             recording.refuse("scalars", point.reason, f"{point.file}: {point.text}", point.line)
         elif not 0 < len(point.name) <= LONGEST_NAME:
-            recording.refuse("scalars", f"a name of more than {LONGEST_NAME} characters", point.name, number)
+            recording.refuse("scalars", "the name is empty or too long", point.name, number)
         elif not 0 <= point.step < 1 << 63:
-            recording.refuse("scalars", "a step below zero, or beyond 64 bits", f"{point.name} {point.step}", number)
+            recording.refuse("scalars", "the step is below 0 or above 64 bits", f"{point.name} {point.step}", number)
         else:
             at_ns = point.at_ms * _MS
             if not YEAR_2000_NS <= at_ns < 1 << 62:
@@ -151,19 +150,25 @@ def _add_points(run: MlflowRun, recording: "ImportedRun", start_ns: int) -> int:
             last_ns = max(last_ns, at_ns)
             recording.unregistered(point.name, point.value, at_ns, step=point.step)
     if untimed:
-        recording.labels["times"] = f"{untimed} values without a time have that of the run's start"
+        recording.labels["times"] = f"{untimed} values without a time have the run's start"
     return last_ns
 
 
 def _add_annotations(run: MlflowRun, recording: "ImportedRun", at_ns: int) -> None:
     rows: list[dict[str, Any]] = []
-    if name := " ".join(redacted_name(run.name, _LONGEST_KEY).split()):
+    if name := " ".join(redacted_name(run.name, _MAX_KEY_CHARACTERS).split()):
         rows.append({"kind": "name", "value": name})
-    if note := redacted_text(run.tags.get(_NOTE, ""), _LONGEST):
+    if note := redacted_text(run.tags.get(_NOTE, ""), _MAX_TEXT_CHARACTERS):
         rows.append({"kind": "note", "text": note})
     for key, value in sorted(redact_names(dict(run.tags)).items()):
-        if key not in _OWN_TAGS and key.strip():
-            rows.append({"kind": "tag", "key": key[:_LONGEST_KEY], "value": redacted_name(value, _LONGEST) or None})
+        if key not in _MLFLOW_TAGS and key.strip():
+            rows.append(
+                {
+                    "kind": "tag",
+                    "key": key[:_MAX_KEY_CHARACTERS],
+                    "value": redacted_name(value, _MAX_TEXT_CHARACTERS) or None,
+                }
+            )
     for row in rows:
         recording.row("annotations", at_ns, source="script", **row)
 
@@ -173,22 +178,22 @@ def _add_artifacts(run: MlflowRun, recording: "ImportedRun", end_ns: int) -> Non
     for file in run.artifacts:
         at_ns = file.at_ms * _MS if file.at_ms is not None else end_ns
         recording.row(
-            "artifacts", at_ns, name=redacted_name(file.path, _LONGEST_PATH), kind=_kind(file, models),
+            "artifacts", at_ns, name=redacted_name(file.path, _MAX_PATH_CHARACTERS), kind=_kind(file, models),
             action="created", uri=redact_uri(file.uri), bytes=file.size_bytes, file_count=1,
             media_type=mimetypes.guess_type(file.path)[0],
         )  # fmt: skip
     if not run.artifacts and "://" in run.artifact_uri and not run.artifact_uri.startswith("file:"):
-        about = json.dumps({"files": "not listed: they lie in another store"})
+        about = json.dumps({"files": "not listed: they are in another store"})
         recording.row(
             "artifacts", end_ns, name="artifacts", kind="other", action="created", uri=redact_uri(run.artifact_uri),
             attributes=about,
         )  # fmt: skip
     for model in run.models:
         at_ns = model.at_ms * _MS if model.at_ms is not None else end_ns
-        name, uri = redacted_name(model.model, _LONGEST_PATH), redact_uri(model.uri)
+        name, uri = redacted_name(model.model, _MAX_PATH_CHARACTERS), redact_uri(model.uri)
         for tag in (f"version {model.version}", *model.tags):
-            shown = redacted_name(tag, _LONGEST_KEY)
-            recording.row("artifacts", at_ns, name=name, kind="model", action="tagged", uri=uri, tag=shown)
+            text = redacted_name(tag, _MAX_KEY_CHARACTERS)
+            recording.row("artifacts", at_ns, name=name, kind="model", action="tagged", uri=uri, tag=text)
 
 
 def _kind(file: ArtifactFile, models: set[str]) -> str:
@@ -198,7 +203,7 @@ def _kind(file: ArtifactFile, models: set[str]) -> str:
 
 
 def _add_end(run: MlflowRun, recording: "ImportedRun", at_ns: int) -> None:
-    """Add the event of a run's end; one that MLflow believes to run has none."""
+    """Add the event of a run's end, unless its status in MLflow is running or scheduled."""
     ends = {"FINISHED": ("run_end", "info"), "FAILED": ("failure", "error"), "KILLED": ("preemption", "warning")}
     if run.status in ends:
         event, severity = ends[run.status]
@@ -206,10 +211,10 @@ def _add_end(run: MlflowRun, recording: "ImportedRun", at_ns: int) -> None:
         recording.row("events", at_ns, event=event, severity=severity, attributes=about)
 
 
-def _plain(text: str) -> Any:  # noqa: ANN401 - JSON
-    """Return a parameter as the number or truth value that Python writes so; MLflow keeps the text alone.
+def _parameter_value(text: str) -> Any:  # noqa: ANN401 - JSON
+    """Convert the text of a parameter back to a number or bool if Python would write it so; else return the text.
 
-    >>> [_plain("0.001"), _plain("007"), _plain("True"), _plain("1e-05")]
+    >>> [_parameter_value("0.001"), _parameter_value("007"), _parameter_value("True"), _parameter_value("1e-05")]
     [0.001, '007', True, 1e-05]
     """
     if text in {"True", "False"}:
@@ -221,7 +226,7 @@ def _plain(text: str) -> Any:  # noqa: ANN401 - JSON
             continue
         if str(value) == text and math.isfinite(value) and abs(value) < 1 << 63:
             return value
-    return text[:_LONGEST]
+    return text[:_MAX_TEXT_CHARACTERS]
 
 
 FORMAT: Final = Format(

@@ -1,4 +1,4 @@
-"""A run of MLflow as its stores hold it, whichever of them it comes from: files or SQLite."""
+"""MLflow run: the content of one run, from the file store or the SQL store."""
 
 import hashlib
 import json
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 STATUSES: Final = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
-"""As files name them (mlflow/protos/service.proto, RunStatus); tables hold the words."""
+"""Statuses by number in the file store (mlflow/protos/service.proto, RunStatus). The SQL store has their names."""
 DELETED: Final = "deleted in MLflow"
 
 
 class Point(NamedTuple):
-    """A metric's value; its time in ms since 1970."""
+    """A metric's value. `at_ms` is its time, ms since 1970."""
 
     name: str
     value: float
@@ -21,7 +21,7 @@ class Point(NamedTuple):
 
 
 class Flaw(NamedTuple):
-    """What cannot be read: why, the text, the file within the store and its line."""
+    """Content that cannot be read: the reason, its text, the file within the store, and the line."""
 
     reason: str
     text: str
@@ -30,7 +30,7 @@ class Flaw(NamedTuple):
 
 
 class ArtifactFile(NamedTuple):
-    """A file of a run by reference: its path below the run's artifacts, its size, and when it was written."""
+    """A file of a run: path below the run's artifacts, URI, size, and last change in ms since 1970."""
 
     path: str
     uri: str
@@ -39,7 +39,7 @@ class ArtifactFile(NamedTuple):
 
 
 class ModelVersion(NamedTuple):
-    """A registered model's version that a run made; aliases and stage are its tags."""
+    """A version of a registered model, made by a run. `tags` are its aliases and stage."""
 
     model: str
     version: str
@@ -50,19 +50,19 @@ class ModelVersion(NamedTuple):
 
 @dataclass(kw_only=True)
 class MlflowRun:
-    """What a store says of a run.
+    """The content of a run in a store.
 
     Attributes
     ----------
     points
-        Gives the history of its metrics, in the store's order; a flaw for what is none. Called once for the digest and
-        once for the rows.
+        Yields the values of all metrics in the store's order, and a flaw for each that cannot be read. Called once for
+        the digest and once for the rows.
     artifacts
-        Files that lie where `artifact_uri` says, if they can be seen from here.
+        Files below `artifact_uri`, if they are in the store.
     others
-        Counts what is not imported, by kind.
+        Number of items that are not imported, by kind.
     parent
-        Title of the run that it was started in.
+        Title of the parent run; empty if there is none.
     """
 
     id: str
@@ -85,18 +85,18 @@ class MlflowRun:
 
     @property
     def title(self) -> str:
-        """Its name and the beginning of its id: names need not differ."""
+        """Name and first digits of the id, because several runs may have the same name."""
         return f"{self.name or 'run'}-{self.id[:8]}"
 
     def digest(self) -> str:
-        """Return the SHA-256 of all that is imported of it, in hex. Raises what reading raises."""
+        """Return the SHA-256 of everything imported, in hex. Raises any error of reading the store."""
         sha = hashlib.sha256()
         for part in self._content():
             sha.update(json.dumps(part, sort_keys=True, default=str).encode() + b"\n")
         return sha.hexdigest()
 
     def _content(self) -> Iterator[Any]:
-        # neither where files lie nor when they were copied: a store that moved is the same
+        # without paths and times of files, so that a moved or copied store has the same digest
         yield [self.id, self.name, self.experiment, self.status, self.start_ms, self.end_ms, self.user]
         yield [self.artifact_uri, self.params, self.tags, sorted(self.others.items()), sorted(map(repr, self.flaws))]
         yield [sorted((file.path, file.size_bytes or 0) for file in self.artifacts), sorted(map(repr, self.models))]

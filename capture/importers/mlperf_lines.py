@@ -1,12 +1,12 @@
-"""Lines of an MLPerf log: parses the marked lines and their times.
+"""MLPerf lines: parses the marked lines of an MLPerf log, and their times.
 
 :::MLLOG {"key": KEY, "time_ms": MS, "value": …}          since v0.7
 :::MLL SECONDS KEY: {"value": VALUE, "metadata": {...}}   v0.6
-:::MLPv0.5.0 BENCHMARK SECONDS (FILE:LINE) KEY: VALUE     many stand twice in a log: trainers told a logger, too
+:::MLPv0.5.0 BENCHMARK SECONDS (FILE:LINE) KEY: VALUE     often twice, printed and through a logger
 
-time_ms                 ms since 1970, but 0 is no time: some launchers write the submission's facts so
-time_s                  seconds, in place of it
-time_ms, off by 1000    seconds, or ms counted from a second: the log's other lines say which (`clock_of`)
+time_ms                    ms since 1970. 0 means no time: some launchers write facts of the submission so
+time_s                     seconds since 1970, in place of time_ms
+time_ms in a wrong unit    seconds, or seconds for the start and ms from there on (`clock_of`)
 """
 
 import json
@@ -28,56 +28,59 @@ _LINE_05: Final = re.compile(
     r"(?:: (?P<value>.*))?"
 )
 _DECODER: Final = json.JSONDecoder()
-_LARGEST_MS: Final = 1 << 42
-_LEAST_MS: Final = 10**11
-"""Times below were ms in 1973; as seconds they are later than anybody will read this."""
+_MAX_MS: Final = 1 << 42
+_MIN_MS: Final = 10**11
+"""Least plausible time in ms: the year 1973. Smaller numbers are times in another unit."""
 _MS_PER_S: Final = 1000
-NOT_WHOLE: Final = "an MLLOG line that is not whole"
-OTHER_UNIT: Final = "a time that is not ms since 1970, as time_ms should be"
+INCOMPLETE: Final = "the MLLOG line is incomplete"
+OTHER_UNIT: Final = "the time is not ms since 1970, as time_ms should be"
 
 Clock = Callable[[int], int | None]
-"""Takes a time as a line has it, and returns ms since 1970; None where nobody can tell."""
+"""Converts a line's time to ms since 1970; None if its unit is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenLine:
-    """A marked text that cannot be taken, and why."""
+    """A marked text that cannot be read, and the reason."""
 
     reason: str
     text: str
 
 
-def pieces(line: Line) -> Iterator[BrokenLine | tuple[int | None, dict[str, Any]]]:
-    """Yield what a line holds: entries under their labels (-1: none), the system (None), and what is broken."""
-    before, *marked = strip_colours(line.text).split(MARKER)
+def entries(line: Line) -> Iterator[BrokenLine | tuple[int | None, dict[str, Any]]]:
+    """Yield the entries of a line, each with its label: a rank, -1 without a label, None for ``:::SYSJSON``."""
+    prefix, *marked = strip_colours(line.text).split(MARKER)
     label = -1
-    if not marked and (system := _system(before)):
+    if not marked and (system := _system(prefix)):
         yield None, system
-    if not marked and line.flaw is None and any(marker in before for marker in _OLD_MARKERS):
-        if old := _entry_05(before) or _entry_06(before):
+    if not marked and line.flaw is None and any(marker in prefix for marker in _OLD_MARKERS):
+        if old := _entry_05(prefix) or _entry_06(prefix):
             yield -1, old
-        elif _OLD_MARKERS[1] in before:
-            yield BrokenLine(NOT_WHOLE, before)
+        elif _OLD_MARKERS[1] in prefix:
+            yield BrokenLine(INCOMPLETE, prefix)
     for text in marked:
-        ranks = [name for name in log_line(before.rpartition("\r")[2]).labels if name.isdecimal()]
+        ranks = [name for name in log_line(prefix.rpartition("\r")[2]).labels if name.isdecimal()]
         label = int(ranks[-1]) if ranks else label
-        entry, before = _entry(text) if line.flaw is None else (line.flaw, "")
+        entry, prefix = _entry(text) if line.flaw is None else (line.flaw, "")
         yield BrokenLine(entry, MARKER + text) if isinstance(entry, str) else (label, entry)
 
 
 def _entry(text: str) -> tuple[dict[str, Any] | str, str]:
-    """Return a line's object, or what is wrong with it, and what stands behind it; `time_ms` is 0 for no time."""
+    """Parse the text after a marker: return the entry or the reason of its refusal, and the text after the entry.
+
+    `time_ms` of the entry is 0 if it has no time.
+    """
     entry, end = _decode_prefix(text)
     if entry is None:
-        return NOT_WHOLE, ""
+        return INCOMPLETE, ""
     if not isinstance(entry.get("key"), str) or not entry["key"]:
-        return "an MLLOG line without a key", ""
+        return "the MLLOG line has no key", ""
     at_ms = _time_ms(entry)
     return (at_ms, "") if isinstance(at_ms, str) else ({**entry, "time_ms": at_ms}, text[end:])
 
 
 def _decode_prefix(text: str) -> tuple[dict[str, Any] | None, int]:
-    """Return the JSON object that a text begins with, and where it ends."""
+    """Return the JSON object at the beginning of a text, and the position of its end; None and 0 if there is none."""
     try:
         value, end = _DECODER.raw_decode(text, len(text) - len(text.lstrip()))
     except (ValueError, RecursionError):
@@ -86,7 +89,7 @@ def _decode_prefix(text: str) -> tuple[dict[str, Any] | None, int]:
 
 
 def _entry_05(text: str) -> dict[str, Any] | None:
-    """Return what a line of v0.5 says, as ``:::MLLOG`` lines do; None if it is none."""
+    """Return the entry of a line of v0.5, in the form of ``:::MLLOG``; None for other lines."""
     match = _LINE_05.search(text)
     if match is None:
         return None
@@ -123,15 +126,15 @@ def _old_entry(key: str, seconds: str, value: Any, metadata: dict[str, Any]) -> 
 
 
 def _time_ms(entry: dict[str, Any]) -> int | str:
-    """Return when a line was written as it says, or why that is no time."""
-    in_s = entry.get("time_ms") is None
-    at = entry.get("time_s" if in_s else "time_ms")
+    """Return an entry's time as a number of ms, in whatever unit it was written; or the reason of its refusal."""
+    is_in_s = entry.get("time_ms") is None
+    at = entry.get("time_s" if is_in_s else "time_ms")
     if at is None:
-        return "an MLLOG line without a time"
+        return "the MLLOG line has no time"
     if not isinstance(at, int | float) or isinstance(at, bool) or not math.isfinite(at):
-        return "a time that is no number"
-    at_ms = round(at * _MS_PER_S) if in_s else int(at)
-    if not 0 <= at_ms < _LARGEST_MS or (in_s and 0 < at_ms < _LEAST_MS):
+        return "the time is not a number"
+    at_ms = round(at * _MS_PER_S) if is_in_s else int(at)
+    if not 0 <= at_ms < _MAX_MS or (is_in_s and 0 < at_ms < _MIN_MS):
         return OTHER_UNIT
     return at_ms
 
@@ -141,22 +144,23 @@ def _system(text: str) -> dict[str, Any]:
 
 
 def clock_of(times: Iterable[int]) -> Clock:
-    """Return what makes ms since 1970 of a log's times, though some of them were reported in another unit.
+    """Return a function that converts a log's times to ms since 1970, though some are in another unit.
 
-    Times that would be of the first days of 1970 are taken for seconds where they then lie among the others; for ms
-    that were counted from a second where they then lie among the others, and fill at least half of what those leave
-    behind their first. HugeCTR counts so. Else nobody can tell.
+    Times below `_MIN_MS` are read as seconds if they then lie within the log's other times. Otherwise the first of them
+    is read as seconds, and the differences to it as ms, as HugeCTR writes them. For that, they must then lie within the
+    other times, and span at least half of the time from the first of them to the last other time. If neither holds, the
+    function returns None for such times.
     """
-    stated = list(times)
-    early = [at for at in stated if 0 < at < _LEAST_MS]
-    right = [at for at in stated if at >= _LEAST_MS]
-    if not early or not right:
-        return lambda at: at if at >= _LEAST_MS else None
-    first, last, end = min(early), max(early), max(right) + _MS_PER_S
+    all_times = list(times)
+    small = [at for at in all_times if 0 < at < _MIN_MS]
+    valid = [at for at in all_times if at >= _MIN_MS]
+    if not small or not valid:
+        return lambda at: at if at >= _MIN_MS else None
+    first, last, end = min(small), max(small), max(valid) + _MS_PER_S
     begin_ms = first * _MS_PER_S
-    if begin_ms >= min(right) - _MS_PER_S:
+    if begin_ms >= min(valid) - _MS_PER_S:
         if last * _MS_PER_S <= end:
-            return lambda at: at if at >= _LEAST_MS else at * _MS_PER_S
+            return lambda at: at if at >= _MIN_MS else at * _MS_PER_S
         if (end - begin_ms) / 2 <= last - first <= end - begin_ms:
-            return lambda at: at if at >= _LEAST_MS else begin_ms + at - first
-    return lambda at: at if at >= _LEAST_MS else None
+            return lambda at: at if at >= _MIN_MS else begin_ms + at - first
+    return lambda at: at if at >= _MIN_MS else None

@@ -1,7 +1,8 @@
-"""Steps of an MLPerf log: from lines for one step or the mean of several, with their samples and tokens.
+"""MLPerf steps: computes steps from lines with the duration of one step, or the mean of several.
 
-``train_step_time`` beside ``throughput``, or with samples counted and no step, is the mean of the block that just
-ended, whose steps the lines before it told, if any did: a figure, and no step, unless just one step fits the time.
+A line with ``train_step_time`` may instead be the mean of a finished block: it also has ``throughput``, or a count of
+samples without a step. Such a line is no step, unless no earlier line has counts and exactly one step fits the time
+since the last line.
 """
 
 import math
@@ -14,25 +15,25 @@ from ranklake.capture.importers.logged_steps import LoggedStep
 
 _STEP_TIME: Final = re.compile(r"(?:train[_ ])?step[_ ]tim(?:e|ing)(?:[_ ](?:in[_ ])?(m?s))?")
 _LOSSES: Final = ("reduced_train_loss", "train_loss", "loss")
-_MOST_S: Final = 1 << 30
-_FITS: Final = math.log(1.5)
-"""How far a line's number of steps, times their mean, may be off the time since the line before."""
+_MAX_S: Final = 1 << 30
+_TOLERANCE: Final = math.log(1.5)
+"""Largest error of a line's steps times their mean duration, compared with the time since the previous line."""
 
 
 @dataclass
 class Progress:
-    """Where a rank's training stands.
+    """State of a rank's training.
 
     Attributes
     ----------
     steps
-        Steps told so far.
+        Number of steps so far.
     at_ms
-        When the last one ended, or the block began.
+        End of the last step, or begin of the block, ms since 1970.
     counts
-        What the last line counted: ``step`` and ``samples_count``.
+        Values of ``step`` and ``samples_count`` in the last line.
     unit
-        Which of them counts, and how much of it is a step: as the first line showed, for one line may have stalled.
+        The count to use, and its increment per step. Kept from the first line that fits, because later steps may stall.
     """
 
     steps: int = 0
@@ -44,14 +45,14 @@ class Progress:
 def step_of(
     value: Mapping[str, Any], metadata: Mapping[str, Any], at_ms: int, progress: Progress, config: Mapping[str, Any]
 ) -> tuple[LoggedStep, str] | None:
-    """Return the step, or steps, that a ``tracked_stats`` tells, and under which key; None if it tells none."""
-    timed = next((match for name in value if (match := _STEP_TIME.fullmatch(name))), None)
-    if timed is None:
+    """Return the steps of a ``tracked_stats`` line, and the key of their duration; None if it has no steps."""
+    match = next((match for name in value if (match := _STEP_TIME.fullmatch(name))), None)
+    if match is None:
         return None
-    name, number = timed[0], value[timed[0]]
-    if not is_number(number) or not 0 <= number < _MOST_S:
+    name, number = match[0], value[match[0]]
+    if not is_number(number) or not 0 <= number < _MAX_S:
         return None
-    seconds = number / 1000 if timed[1] == "ms" else float(number)
+    seconds = number / 1000 if match[1] == "ms" else float(number)
     is_mean = "throughput" in value or ("step" not in metadata and "samples_count" in metadata)
     if is_mean and (progress.counts or not _matches_elapsed(1, _elapsed_steps(at_ms, seconds, progress))):
         return None
@@ -70,25 +71,25 @@ def step_of(
 def _covered_steps(
     counts: Mapping[str, float], at_ms: int, seconds: float, progress: Progress, batch: int | None, length: int | None
 ) -> int:
-    """Return for how many steps a line stands.
+    """Return the number of steps that a line reports.
 
-    Logs count steps, samples or tokens, from 0 or 1: the number of steps is the count that fits the time since the last
-    line best. One, where none does.
+    Logs count steps, samples or tokens, from 0 or 1. The result is the number of steps that fits the time since the
+    previous line best, or 1 if none fits.
     """
     elapsed = _elapsed_steps(at_ms, seconds, progress)
     if elapsed is None:
         return 1
-    before = progress.counts or {}
+    previous = progress.counts or {}
     units = {1, batch or 1, (batch or 1) * (length or 1)}
     candidates: dict[tuple[str, int], list[int]] = {}
     for name, count in counts.items():
-        gaps = [count - before[name]] if name in before else [count, count + 1]
+        differences = [count - previous[name]] if name in previous else [count, count + 1]
         for unit in units:
-            if whole := [int(gap // unit) for gap in gaps if gap > 0 and gap % unit == 0]:
-                candidates[name, unit] = whole
+            if steps_of_unit := [int(value // unit) for value in differences if value > 0 and value % unit == 0]:
+                candidates[name, unit] = steps_of_unit
     if progress.unit in candidates:
         return candidates[progress.unit][0]
-    errors = [(abs(math.log(steps / elapsed)), steps, key) for key, several in candidates.items() for steps in several]
+    errors = [(abs(math.log(steps / elapsed)), steps, key) for key, numbers in candidates.items() for steps in numbers]
     _, best, key = min(errors, default=(0.0, 1, None))
     if not _matches_elapsed(best, elapsed):
         return 1
@@ -97,18 +98,18 @@ def _covered_steps(
 
 
 def _elapsed_steps(at_ms: int, seconds: float, progress: Progress) -> float | None:
-    """Return how many steps of a length went into the time since the last line; None if it is not known."""
+    """Return the time since the last line in steps of `seconds`; None if it is unknown."""
     if progress.at_ms is None or seconds <= 0 or at_ms <= progress.at_ms:
         return None
     return (at_ms - progress.at_ms) / 1000 / seconds
 
 
 def _matches_elapsed(steps: int, elapsed: float | None) -> bool:
-    return elapsed is not None and abs(math.log(steps / elapsed)) <= _FITS
+    return elapsed is not None and abs(math.log(steps / elapsed)) <= _TOLERANCE
 
 
 def is_number(value: Any) -> bool:  # noqa: ANN401 - JSON
-    """Whether a value of JSON is a number."""
+    """Whether a JSON value is a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -1,11 +1,11 @@
-"""NCCL's debug output: files that ``NCCL_DEBUG_FILE`` names, and jobs' standard output that has lines of NCCL.
+"""NCCL: reads its debug output from files of ``NCCL_DEBUG_FILE``, or from the standard output of jobs.
 
     node-1:984:1357 [4] NCCL INFO comm 0x55 rank 34 nranks 64 cudaDev 4 busId 9b000 commId 0x5a - Init COMPLETE
 
-Each line is a row of ``logs``. The rank of a process is what its largest communicator calls it; without such a line,
-what the launcher's label says. How long a communicator took to be made is a span ``nccl_init``, with its parts. Lines
-have the time in front of them (NCCL puts one before warnings, in the host's zone, taken as UTC), or that of the line
-before; of a file without any, when it was last changed.
+Each line becomes a row of ``logs``, and the creation of a communicator a span ``nccl_init``. The rank of a process is
+its rank in its largest communicator, or else the launcher's label. NCCL writes a time only before warnings, in the
+host's zone, which is read as UTC; other lines get the time of the previous line. If no line has a time, all get that of
+the file's last change.
 """
 
 import json
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
     from ranklake.capture.importers.source import Source
 
-_LONGEST: Final = 16_384
+_MAX_CHARACTERS: Final = 16_384
 
 Process = tuple[str | None, int | None]
-"""Host and process number; None where lines do not say."""
+"""Host and process id; None if unknown."""
 
 
 class _Member(NamedTuple):
-    """The largest communicator of a process: how many ranks it has, and which this is."""
+    """The largest communicator of a process: its number of ranks, and the process's rank."""
 
     ranks: int
     rank: int
@@ -39,28 +39,28 @@ class _Member(NamedTuple):
 
 @dataclass
 class _Survey:
-    """What the whole file says, read once ahead: ranks of processes, and the first time."""
+    """Facts of the whole file: ranks of processes and of labels, and the first time."""
 
     members: dict[Process, _Member] = field(default_factory=dict)
     labels: dict[tuple[str, ...], int] = field(default_factory=dict)
     first_ns: int | None = None
 
     def rank_of(self, labels: tuple[str, ...], process: Process) -> int:
-        """Return the rank that a line is of."""
+        """Return the rank of a line."""
         member = self.members.get(process)
         return member.rank if member else self.labels.get(labels, 0)
 
 
 def read(source: "Source", recording: "ImportedRun") -> None:
-    """Import a log; lines of other programs are passed over."""
+    """Import a log, ignoring lines of other programs."""
     with source.first_look():
         survey = _survey(source)
     first_ns = survey.first_ns
     if first_ns is None:
         first_ns = source.changed_ms() * 1_000_000
-        recording.labels["times"] = "no line has one: when the file was last changed"
+        recording.labels["times"] = "the file's last change; no line has a time"
     else:
-        recording.labels["times"] = "zone not stated, taken as UTC; a line without one has that of the line before"
+        recording.labels["times"] = "zone not stated, taken as UTC; lines without a time have the previous line's"
     recording.world_size = max([member.ranks for member in survey.members.values()] + [1])
     hosts: set[tuple[int, str]] = set()
     now_ns, spans = first_ns, 0
@@ -103,16 +103,16 @@ def _nccl_lines(source: "Source") -> Iterator[tuple[LogLine, NcclLine]]:
 
 
 def _add(recording: "ImportedRun", parts: NcclLine, text: str, at_ns: int, rank: int) -> None:
-    columns = parts.columns(str(redact(text))[:_LONGEST])
+    columns = parts.columns(str(redact(text))[:_MAX_CHARACTERS])
     fields = json.dumps(parts.fields, sort_keys=True) if parts.fields else None
     recording.row("logs", at_ns, rank, template=shape_of(text[:1024]), fields=fields, **columns)
 
 
 def _add_init(recording: "ImportedRun", parts: NcclLine, at_ns: int, rank: int, number: int) -> None:
-    """Add the span that ends with a line of timings."""
-    length_ns = round(parts.facts["total_s"] * 1e9)
+    """Add the span of a communicator's creation, which ends at its line."""
+    duration_ns = round(parts.facts["total_s"] * 1e9)
     recording.row(
-        "spans", at_ns - length_ns, rank, name="nccl_init", kind="other", stream="nccl", duration_ns=length_ns,
+        "spans", at_ns - duration_ns, rank, name="nccl_init", kind="other", stream="nccl", duration_ns=duration_ns,
         span_id=number, group_size=parts.facts["ranks"], attributes=json.dumps(parts.facts, sort_keys=True),
     )  # fmt: skip
 
@@ -127,7 +127,7 @@ FORMAT: Final = Format(
     read=read,
     table="logs",
     mark=re.compile(rb"\bNCCL (?:INFO|WARN|VERSION|TRACE)\b|^NCCL version ", re.MULTILINE),
-    nothing=("no line of NCCL is in the file", "run with NCCL_DEBUG=INFO, and name the file or the job's output"),
+    nothing=("the file has no line of NCCL", "run with NCCL_DEBUG=INFO, and name the file or the job's output"),
     own_run=False,
     among=True,
     fills=_fills,

@@ -1,14 +1,14 @@
-"""Reports of NCCL's RAS subsystem, as ``ncclras --format=json`` prints them: communicators, ranks, who is missing.
+"""NCCL RAS: reads the reports of ``ncclras --format=json``: communicators, their ranks, and missing ranks.
 
     {"nccl_version": "2.30.3", "timestamp": "2026-06-11 11:44:19", "communicators": [{"hash": "0x8f", "size": 8,
      "ranks": [{"rank": 0, "host": "10.0.0.1", "pid": 7, "cuda_dev": 0, "status": {"async_error": 0, …},
                 "collective_counts": {"AllReduce": 1204}}],
      "missing_ranks": [{"rank": 7, "status": {"unresponsive": true, …}}]}]}
 
-As ``src/ras/client_support.cc`` of NCCL 2.30 writes it. Each rank of each communicator is an event ``nccl_ras``: an
-error where it does not answer or reports one, a warning where it launched fewer collectives of a kind than others (a
-report may catch ranks at different collectives), else information. Ranks are those of the largest communicator of the
-process and device. The time has no zone, and is taken as UTC.
+Source: ``src/ras/client_support.cc`` of NCCL 2.30. Each rank of each communicator becomes an event ``nccl_ras``. Its
+severity is ``error`` if the rank is missing or reports an error, and ``warning`` if it launched fewer collectives of a
+kind than others. A report of a healthy run may show such differences, too. The rank is that of the process and device
+in its largest communicator. The time has no zone, and is read as UTC.
 """
 
 import json
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from ranklake.capture.importers.source import Source
 
 EVENT: Final = "nccl_ras"
-_MOST_BYTES: Final = 1 << 28
+_MAX_BYTES: Final = 1 << 28
 _SUCCESS: Final = (0, 7)
-"""ncclSuccess, ncclInProgress: results that are no error (`nccl.h`)."""
+"""ncclSuccess and ncclInProgress (`nccl.h`); other results are errors."""
 _HINT: Final = "save one: ncclras --format=json > FILE"
 
 Json = dict[str, Any]
@@ -36,25 +36,25 @@ Place = tuple[Any, Any, Any]
 
 
 def read(source: "Source", recording: "ImportedRun") -> None:
-    """Import a report. Raises `SourceError` where the file is none."""
+    """Import a report. Raises `SourceError` if the file is no report."""
     try:
-        report = json.loads(source.read_all(_MOST_BYTES))
+        report = json.loads(source.read_all(_MAX_BYTES))
     except (ValueError, RecursionError):
-        raise SourceError("it is no JSON", where=source.name, hint=_HINT) from None
+        raise SourceError("not JSON", where=source.name, hint=_HINT) from None
     if not isinstance(report, dict) or not isinstance(report.get("communicators"), list):
-        raise SourceError("it is no report of NCCL's RAS", where=source.name, hint=_HINT)
+        raise SourceError("not a report of NCCL's RAS", where=source.name, hint=_HINT)
     at_ns = moment_ns(str(report.get("timestamp")))
     if at_ns is None:
         raise SourceError("the report has no timestamp", where=source.name, hint=_HINT)
     communicators = [item for item in report["communicators"] if _is_communicator(item)]
     for item in report["communicators"]:
         if not _is_communicator(item):
-            recording.refuse("events", "a communicator without hash, size and ranks", json.dumps(item))
-    world = _world(communicators)
+            recording.refuse("events", "the communicator needs hash, size and ranks", json.dumps(item))
+    ranks = _ranks(communicators)
     recording.world_size = max([item["size"] for item in communicators] + [1])
     hosts: dict[int, str] = {}
     for item in communicators:
-        for rank, host, severity, facts in _members(item, world):
+        for rank, host, severity, facts in _members(item, ranks):
             recording.row("events", at_ns, rank, event=EVENT, severity=severity,
                           attributes=json.dumps(facts, sort_keys=True))  # fmt: skip
             if host and rank not in hosts:
@@ -86,15 +86,15 @@ def _place(rank: Json) -> Place:
     return str(rank.get("host")), rank.get("pid"), rank.get("cuda_dev")
 
 
-def _world(communicators: list[Json]) -> dict[Place, int]:
-    """Return for each process and device its rank in the largest communicator that it is in."""
+def _ranks(communicators: list[Json]) -> dict[Place, int]:
+    """Return for each process and device its rank in its largest communicator."""
     ranks: dict[Place, int] = {}
     for item in sorted(communicators, key=lambda item: item["size"]):
         ranks |= {_place(rank): rank["rank"] for rank in (*item["ranks"], *(item.get("missing_ranks") or []))}
     return ranks
 
 
-def _members(item: Json, world: dict[Place, int]) -> Iterator[tuple[int, str, str, Json]]:
+def _members(item: Json, ranks: dict[Place, int]) -> Iterator[tuple[int, str, str, Json]]:
     """Yield rank, host, severity and facts of each rank of a communicator."""
     group = {"group": item["hash"], "group_size": item["size"]}
     most: dict[str, int] = {}
@@ -110,18 +110,18 @@ def _members(item: Json, world: dict[Place, int]) -> Iterator[tuple[int, str, st
         facts = group | errors | ({"behind": behind} if behind else {})
         facts |= {key: True for key in ("abort_flag", "destroy_flag", "finalize_called") if status.get(key) is True}
         severity = "error" if errors else "warning" if behind or "abort_flag" in facts else "info"
-        yield world[_place(rank)], _host(rank), severity, facts | {"counts": counts}
+        yield ranks[_place(rank)], _host(rank), severity, facts | {"counts": counts}
     for rank in item.get("missing_ranks") or []:
         status = rank["status"] if isinstance(rank.get("status"), dict) else {}
         flags = {key: True for key in ("unresponsive", "considered_dead") if status.get(key) is True}
-        yield world[_place(rank)], _host(rank), "error", group | {"missing": True} | flags
+        yield ranks[_place(rank)], _host(rank), "error", group | {"missing": True} | flags
 
 
 def _collective_counts(rank: Json) -> dict[str, int]:
-    """Return how many collectives of each kind a rank launched; those of none are left out."""
+    """Return the number of collectives that a rank launched, by kind, without invalid numbers."""
     counts = rank.get("collective_counts")
-    known = counts.items() if isinstance(counts, dict) else ()
-    return {name: count for name, count in known if type(count) is int and 0 <= count < 1 << 63}
+    items = counts.items() if isinstance(counts, dict) else ()
+    return {name: count for name, count in items if type(count) is int and 0 <= count < 1 << 63}
 
 
 def _host(rank: Json) -> str:
@@ -135,6 +135,6 @@ FORMAT: Final = Format(
     read=read,
     table="events",
     mark=re.compile(rb'"communicators_count"\s*:|"missing_ranks_count"\s*:'),
-    nothing=("no communicator is in the report", "take it while the job runs: ncclras --format=json > FILE"),
+    nothing=("the report has no communicator", "save it while the job runs: ncclras --format=json > FILE"),
     own_run=False,
 )

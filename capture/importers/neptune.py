@@ -1,9 +1,9 @@
-"""Neptune: what its exporter leaves, Parquet files with a row for each value; each run is a run of its own.
+"""Neptune: reads the files of its exporter, Parquet with a row for each value.
 
     <data>/<project>/<run>_part_<n>.parquet        <files>/<project>/<path of a row>
 
-Source: github.com/neptune-ai/neptune-exporter, src/neptune_exporter/model.py and README.md. `attribute_type` says which
-column has a row's value. Series have a step, which may be a fraction, and a time; all else is a setting or a file.
+Source: github.com/neptune-ai/neptune-exporter, src/neptune_exporter/model.py and README.md. `attribute_type` gives the
+column of a row's value. Series have a time and a step, which may be a fraction. Other rows are settings or files.
 """
 
 import hashlib
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
 
 _PART: Final = re.compile(r"(.+)_part_(\d{1,9})\.parquet")
-_NEEDED: Final = ("project_id", "run_id", "attribute_path", "attribute_type")
+_REQUIRED: Final = ("project_id", "run_id", "attribute_path", "attribute_type")
 _REGISTRY: Final = frozenset({"models", "model_versions"})
 _SETTINGS: Final = {"float": "float_value", "int": "int_value", "string": "string_value", "bool": "bool_value",
                     "datetime": "datetime_value", "string_set": "string_set_value"}  # fmt: skip
 _FILES: Final = frozenset({"file", "file_series", "artifact"})
 _BATCH_ROWS: Final = 20_000
-_LONGEST_TEXT: Final = 8_192
+_MAX_TEXT_CHARACTERS: Final = 8_192
 _NS_PER_MS: Final = 10**6
 
 
 @dataclass
 class NeptuneRun:
-    """A run's files, in their order; `folder` is that of its downloaded files."""
+    """A run: paths of its Parquet files in order, and the `folder` of its downloaded files."""
 
     fs: Any
     parts: list[str]
@@ -72,7 +72,19 @@ class NeptuneRun:
 
 @dataclass
 class _Content:
-    """What belongs to a run as a whole, collected while its rows are read."""
+    """What is collected of a run while its rows are read.
+
+    Attributes
+    ----------
+    config, sys
+        Settings by name; those below ``sys/`` are Neptune's.
+    files
+        Rows of files.
+    others
+        Number of values that are not imported, by kind.
+    fractions
+        Number of values whose step is a fraction.
+    """
 
     config: dict[str, Any] = field(default_factory=dict)
     sys: dict[str, Any] = field(default_factory=dict)
@@ -84,12 +96,12 @@ class _Content:
 
 
 def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN401 - a file system of fsspec
-    """Yield the runs of an export: its folder of data, one above or below that, or a run's first file.
+    """Yield the runs of an export. The path is its folder of data, a folder above or below that, or a run's first file.
 
     Raises
     ------
     SourceError
-        No such file is there.
+        There is no exported run.
     """
     names = files_at(fs, path.rstrip("/"))
     runs: dict[str, list[tuple[int, str]]] = {}
@@ -99,9 +111,9 @@ def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN4
     if not runs:
         hint = "name the folder that its exporter wrote, with RUN_part_0.parquet in it"
         raise SourceError("no export of Neptune", where=path, hint=hint)
-    for place, numbered in sorted(runs.items()):
-        parts = [name for _, name in sorted(numbered)]
-        folder = posixpath.dirname(place)
+    for prefix, numbered_parts in sorted(runs.items()):
+        parts = [name for _, name in sorted(numbered_parts)]
+        folder = posixpath.dirname(prefix)
         try:
             project, run = _owner(fs, parts[0])
         except SourceError as error:
@@ -110,14 +122,14 @@ def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN4
         left_out = "models of the registry" if posixpath.basename(folder) in _REGISTRY else ""
         files = f"{posixpath.dirname(posixpath.dirname(folder))}/files/{posixpath.basename(folder)}"
         record = NeptuneRun(fs, parts, project, run, files)
-        yield StoredRun(fs, place, 0, id=f"{project}/{run}", title=clean(run), record=record, left_out=left_out)
+        yield StoredRun(fs, prefix, 0, id=f"{project}/{run}", title=clean(run), record=record, left_out=left_out)
 
 
 def _owner(fs: Any, part: str) -> tuple[str, str]:  # noqa: ANN401 - a file system of fsspec
-    """Return the project and the run that a file is of. Raises `SourceError`."""
+    """Return project and run of a file. Raises `SourceError`."""
     try:
         with fs.open(part, "rb") as raw:
-            batch = next(pq.ParquetFile(raw).iter_batches(1, columns=list(_NEEDED), use_threads=False), None)
+            batch = next(pq.ParquetFile(raw).iter_batches(1, columns=list(_REQUIRED), use_threads=False), None)
         row = batch.to_pylist()[0] if batch is not None and batch.num_rows else {}
         return str(row["project_id"]), str(row["run_id"])
     except (pa.ArrowException, OSError, KeyError) as error:
@@ -144,9 +156,9 @@ def read(source: "StoredRun", recording: "ImportedRun") -> None:
     for number, row in enumerate(run.rows(), 1):
         name, kind = row.get("attribute_path"), row.get("attribute_type")
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
-            recording.refuse("scalars", "a name that is empty or too long", str(name), number)
+            recording.refuse("scalars", "the name is empty or too long", str(name), number)
         elif isinstance(kind, str) and kind.endswith("_series") and row.get("timestamp") is None:
-            recording.refuse("scalars", "a value of a series without a time", name, number)
+            recording.refuse("scalars", "the value has no time", name, number)
         elif kind in _FILES:
             content.files.append(row)
         elif isinstance(kind, str) and kind.endswith("_series"):
@@ -156,7 +168,7 @@ def read(source: "StoredRun", recording: "ImportedRun") -> None:
     start_ms = content.sys.get("sys/creation_time") or content.first_ms
     if start_ms is None:
         start_ms = Source(run.fs, run.parts[0], 0).changed_ms()
-        recording.labels["times"] = "the file's last change; nothing else says when the run was"
+        recording.labels["times"] = "the file's last change; the run has no time"
     end_ms = max(start_ms, content.last_ms or start_ms)
     _add_annotations(content.sys, recording, start_ms * _NS_PER_MS, end_ms * _NS_PER_MS)
     _add_files(content, run, recording, end_ms * _NS_PER_MS)
@@ -164,7 +176,7 @@ def read(source: "StoredRun", recording: "ImportedRun") -> None:
 
 
 def _add_setting(row: dict[str, Any], name: str, kind: str, content: _Content) -> None:
-    """Take a value that belongs to the run as a whole; those below ``sys/`` are Neptune's own."""
+    """Keep a setting of the run, in `content.sys` if it is Neptune's own."""
     if kind not in _SETTINGS:
         content.others[f"values of the type {redacted_name(kind, 64)}"] += 1
         return
@@ -178,14 +190,14 @@ def _add_setting(row: dict[str, Any], name: str, kind: str, content: _Content) -
 
 
 def _add_facts(content: _Content, run: NeptuneRun, recording: "ImportedRun") -> None:
-    """Add labels, and the facts of the run's row."""
+    """Set labels and columns of the row of ``runs``."""
     if content.fractions:
-        recording.labels["steps"] = f"{content.fractions} values at steps that are fractions have none"
+        recording.labels["steps"] = f"{content.fractions} values have no step, because theirs are fractions"
     recording.not_imported.update(content.others)
     recording.labels["neptune_run_id"] = redacted_name(run.id, LONGEST_NAME)
     facts = {"user": content.sys.get("sys/owner"), "host": content.sys.get("sys/hostname")}
-    known = {name: redacted_name(value, LONGEST_NAME) for name, value in facts.items() if isinstance(value, str)}
-    recording.facts = {"job": redacted_name(run.project, LONGEST_NAME) or recording.run, "world_size": None, **known}
+    facts = {name: redacted_name(value, LONGEST_NAME) for name, value in facts.items() if isinstance(value, str)}
+    recording.facts = {"job": redacted_name(run.project, LONGEST_NAME) or recording.run, "world_size": None, **facts}
     if content.config:
         recording.facts["config"] = json_text(redact_names(content.config))
 
@@ -203,16 +215,16 @@ def _add_point(row: dict[str, Any], name: str, kind: str, content: _Content, rec
         recording.unregistered(name, row["float_value"], at_ns, **step_column)
     elif kind == "string_series" and row.get("string_value") is not None:
         stream = next((word for word in ("stdout", "stderr") if name.endswith(f"/{word}")), None)
-        message = redact(row["string_value"][:_LONGEST_TEXT])
+        message = redact(row["string_value"][:_MAX_TEXT_CHARACTERS])
         recording.row("logs", at_ns, message=message, logger=name, stream=stream, **step_column)
     elif kind == "histogram_series" and (histogram := _histogram(row.get("histogram_value"))) is not None:
         recording.distribution(name, histogram, at_ns, sum=None, **step_column)
     else:
-        content.others[f"values of {kind} that are none"] += 1
+        content.others[f"invalid values of {kind}"] += 1
 
 
 def _histogram(value: Any) -> Histogram | None:  # noqa: ANN401 - a struct of Parquet's
-    """Return a histogram; None of one that has densities, is empty, or cannot be read."""
+    """Convert a histogram of counts; None if it has densities, is empty, or cannot be read."""
     if not isinstance(value, dict) or str(value.get("type")).upper() != "COUNTING":
         return None
     edges, counts = (np.array(value.get(name) or [], np.float64) for name in ("edges", "values"))
@@ -229,14 +241,14 @@ def _add_annotations(sys: dict[str, Any], recording: "ImportedRun", start_ns: in
 
 
 def _add_files(content: _Content, run: NeptuneRun, recording: "ImportedRun", end_ns: int) -> None:
-    """Add files by reference; images of series also as media, where they lie beside the export."""
+    """Add files to `artifacts` by reference; images of series to `media` if the export has them."""
     files = OpenFiles(run.fs, run.folder)
     for row in content.files:
         path, step, at_ms = (row.get("file_value") or {}).get("path"), row.get("step"), row.get("timestamp")
         name = redacted_name(row["attribute_path"], LONGEST_NAME)
         step_column = {"step": int(step)} if step is not None and step == int(step) and step >= 0 else {}
-        shown = IMAGE if row["attribute_type"] == "file_series" else ""
-        files.add(recording, name, path, end_ns if at_ms is None else at_ms * _NS_PER_MS, shown, **step_column)
+        media_kind = IMAGE if row["attribute_type"] == "file_series" else ""
+        files.add(recording, name, path, end_ns if at_ms is None else at_ms * _NS_PER_MS, media_kind, **step_column)
 
 
 FORMAT: Final = Format(

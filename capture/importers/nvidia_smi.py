@@ -1,14 +1,14 @@
-"""NVIDIA's command line tools: what ``nvidia-smi`` and ``dcgmi dmon`` print becomes rows of ``gpu_samples``.
+"""NVIDIA SMI: converts the output of ``nvidia-smi`` and ``dcgmi dmon`` to rows of ``gpu_samples``.
 
-- ``nvidia-smi --query-gpu=… --format=csv``, with units in its values or, by ``nounits``, without.
+- ``nvidia-smi --query-gpu=… --format=csv``, with or without units (``nounits``).
 - ``nvidia-smi dmon -o DT``.
-- ``dcgmi dmon``, which prints no time: lines need one in front, as ``ts '%F %T'`` puts it.
+- ``dcgmi dmon``, which prints no time; a command such as ``ts '%F %T'`` has to add it.
 
-``nvidia_smi.csv`` beside this module says which field becomes which column. Sources: ``nvidia-smi --help-query-gpu``,
-``nvidia-smi dmon --help``, ``dcgmi dmon -l``. What dmon calls MB of device memory are MiB, as NVML's numbers are.
+``nvidia_smi.csv`` in this folder maps fields to columns. Sources: ``nvidia-smi --help-query-gpu``,
+``nvidia-smi dmon --help``, ``dcgmi dmon -l``. Device memory in "MB" of dmon is in MiB, like NVML's numbers.
 
-A file with one sample of each device and no times was taken at its last change. A file with more samples is refused:
-nothing says when they were taken.
+A file without times may have one sample of each device, which gets the time of the file's last change. With more
+samples it is refused, because their times are unknown.
 """
 
 import csv
@@ -38,8 +38,8 @@ _STAMP: Final = re.compile(r"\[?(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?
 _ENTITY: Final = re.compile(r"(GPU|GPU-I|GPU-CI|CPU|CPU_CORE|SWITCH|LINK|Switch|Link)[ :]+(\d+)(?:\s+|$)")
 _UNKNOWN: Final = re.compile(r"-|N/A|\[.*\]|ERR!|Unknown Error", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-_TRUTHS: Final = {"enabled": True, "yes": True, "1": True, "disabled": False, "no": False, "0": False}
-_HEADED: Final = re.compile(r"([\w.]+)(?: \[(.+)\])?")
+_BOOLS: Final = {"enabled": True, "yes": True, "1": True, "disabled": False, "no": False, "0": False}
+_HEADER_FIELD: Final = re.compile(r"([\w.]+)(?: \[(.+)\])?")
 _TIMES_HINT: Final = {
     "smi": "add timestamp to --query-gpu",
     "dmon": "save it with: nvidia-smi dmon -o DT -f FILE",
@@ -49,16 +49,16 @@ _TIMES_HINT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a tool: the column that it fills, and the unit of values that are printed without one."""
+    """A field of a tool: its column, and the unit of values without one."""
 
     column: Column
     unit: str
 
     def value(self, text: str, unit: str) -> Any:  # noqa: ANN401 - of the column's type
-        """Return a value in the column's unit and type; `unit` is the header's. Raises `ValueError`."""
+        """Convert a printed value to the column's unit and type; `unit` is the header's. Raises `ValueError`."""
         kind, name = self.column.type, self.column.name
         if kind == "bool":
-            return _TRUTHS[text.lower()]
+            return _BOOLS[text.lower()]
         if name == "clock_event_reasons":
             return clock_reasons(int(text, 0))
         if kind == "string":
@@ -84,13 +84,13 @@ class Sample:
     Attributes
     ----------
     at
-        Its time as printed; empty if there is none.
+        Time as printed; empty if there is none.
     values
-        By the header's names.
+        Values by the header's names.
     units
-        Units that the header names.
+        Units in the header, by name.
     flaw
-        Why the line cannot be read; empty if it can. No value stands in the text.
+        Why the line cannot be read, without its values; empty if it can.
     """
 
     line: "Line"
@@ -103,7 +103,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Names of a file's columns, as the tool prints them, and the units beside them."""
+    """Names of a file's columns, and units by name."""
 
     tool: str
     names: list[str]
@@ -119,14 +119,14 @@ def _fields(tool: str) -> dict[str, Field]:
 
 
 def read(source: "Source", recording: "ImportedRun") -> None:
-    """Import what a tool printed.
+    """Import the output of a tool.
 
     Raises
     ------
     SourceError
-        The file has no header, has samples without times, or is of processes.
+        The file has no header, has several samples of a device without times, or lists processes.
     """
-    changed_ns = _time_of_untimed(source)
+    changed_ns = _untimed_sample_ns(source)
     last_ns: dict[Any, int] = {}
     for sample in _samples(source):
         try:
@@ -136,34 +136,37 @@ def read(source: "Source", recording: "ImportedRun") -> None:
             recording.refuse("gpu_samples", str(error), sample.line.text, sample.line.number)
             continue
         if left_out := sorted(sample.values.keys() - _fields(sample.tool).keys()):
-            recording.notes[f"fields that no column of gpu_samples holds are left out: {', '.join(left_out)}"] = None
+            recording.notes[f"fields without a column in gpu_samples are left out: {', '.join(left_out)}"] = None
         device = next((row[name] for name in _DEVICES if row.get(name) is not None), None)
         if device is None:
-            recording.notes["nothing names the devices of the samples: add index to --query-gpu"] = None
+            recording.notes["the samples do not name their device: add index to --query-gpu"] = None
         elif at_ns > last_ns.get(device, at_ns):
             row["interval_ns"] = at_ns - last_ns[device]
         last_ns[device] = at_ns
         recording.row("gpu_samples", at_ns, **row)
 
 
-def _time_of_untimed(source: "Source") -> int:
-    """Return the file's last change, ns, if a sample has no time. Raises `SourceError` where that says too little."""
-    untimed: set[str] = set()
+def _untimed_sample_ns(source: "Source") -> int:
+    """Return the file's last change, ns since 1970, if some samples have no time, else 0.
+
+    Raises `SourceError` if a device has several samples without a time.
+    """
+    untimed_devices: set[str] = set()
     with source.first_look():
         for sample in _samples(source):
             if sample.at or sample.flaw:
                 continue
             names = [name for name, item in _fields(sample.tool).items() if item.column.name in _DEVICES]
             device = "\0".join(sample.values.get(name, "") for name in names)
-            if device in untimed:
-                flaw = "samples of one device, and nothing says when they were taken"
+            if device in untimed_devices:
+                flaw = "several samples of one device have no time"
                 raise SourceError(flaw, where=source.name, hint=_TIMES_HINT[sample.tool])
-            untimed.add(device)
-    return source.changed_ms() * 10**6 if untimed else 0
+            untimed_devices.add(device)
+    return source.changed_ms() * 10**6 if untimed_devices else 0
 
 
 def _time_ns(sample: Sample, recording: "ImportedRun") -> int:
-    """Return a sample's time. Raises `ValueError`, fit to be shown."""
+    """Return a sample's time, ns since 1970. Raises `ValueError` with a message for users."""
     forms = {"smi": _SMI_TIMES, "dmon": ("%Y%m%d %H:%M:%S", "iso"), "dcgmi": ("iso",)}[sample.tool]
     flaw = NOT_A_TIME
     for form in forms:
@@ -175,7 +178,7 @@ def _time_ns(sample: Sample, recording: "ImportedRun") -> int:
 
 
 def _row(sample: Sample) -> dict[str, Any]:
-    """Return a sample's columns. Raises `ValueError`, fit to be shown."""
+    """Return a sample's columns. Raises `ValueError` with a message for users."""
     if sample.flaw:
         raise ValueError(sample.flaw)
     reading = Reading(source="dcgm" if sample.tool == "dcgmi" else "nvml")
@@ -184,8 +187,8 @@ def _row(sample: Sample) -> dict[str, Any]:
         if not text or reading.columns.get(item.column.name) is not None:
             continue
         if _UNKNOWN.fullmatch(text):
-            why = text.strip("[]").lower() if text.startswith("[") else "not available"
-            reading.unavailable[item.column.name] = "not available" if why == "n/a" else why
+            reason = text.strip("[]").lower() if text.startswith("[") else "not available"
+            reading.unavailable[item.column.name] = "not available" if reason == "n/a" else reason
             continue
         try:
             reading.columns[item.column.name] = item.value(text, sample.units.get(name, ""))
@@ -193,13 +196,13 @@ def _row(sample: Sample) -> dict[str, Any]:
             flaw = f"{name}: not a value"
             raise ValueError(flaw) from error
     if len(reading.columns) == 1 and not reading.unavailable:
-        flaw = "no field that a column holds"
+        flaw = "no field has a column"
         raise ValueError(flaw)
     return reading.row()
 
 
 def _samples(source: "Source") -> Iterator[Sample]:
-    """Yield the lines with values. Raises `SourceError` where no header says what they are."""
+    """Yield the lines with values. Raises `SourceError` for values before a header."""
     header: Header | None = None
     for line in source.lines():
         stamp, text = _stamp(line.text)
@@ -212,13 +215,13 @@ def _samples(source: "Source") -> Iterator[Sample]:
         elif header is not None:
             parse = _csv_sample if header.tool == "smi" else _table_sample
             yield parse(line, header, stamp, text)
-        elif "nvidia-smi" not in text and "dcgmi" not in text:  # the command that printed the rest
-            hint = "save it without noheader, or put the fields of --query-gpu in front as a line"
-            raise SourceError("no header says what its values are", where=source.name, hint=hint)
+        elif "nvidia-smi" not in text and "dcgmi" not in text:  # else a copied command line
+            hint = "save it without noheader, or add the fields of --query-gpu as the first line"
+            raise SourceError("the values have no header", where=source.name, hint=hint)
 
 
 def _stamp(text: str) -> tuple[str, str]:
-    """Return the time that a collector put in front of a line, and the rest."""
+    """Split a line into a collector's time, empty if there is none, and the rest."""
     match = _STAMP.match(text.strip())
     return (match[1].replace(",", "."), text.strip()[match.end() :]) if match else ("", text.strip())
 
@@ -227,8 +230,8 @@ def _table_header(text: str, source: "Source") -> Header | None:
     """Return the header in a line that begins with #; None for units. Raises `SourceError` for a table of processes."""
     words = text.lstrip("#").split()
     if "pid" in words:
-        hint = "save what devices do: nvidia-smi dmon -o DT -f FILE"
-        raise SourceError("is nvidia-smi pmon's, of processes", where=source.name, hint=hint)
+        hint = "save samples of devices: nvidia-smi dmon -o DT -f FILE"
+        raise SourceError("is a table of processes of nvidia-smi pmon", where=source.name, hint=hint)
     if words[:1] == ["Entity"]:
         return Header("dcgmi", words[1:])
     return Header("dmon", words) if "gpu" in words else None
@@ -236,10 +239,10 @@ def _table_header(text: str, source: "Source") -> Header | None:
 
 def _smi_header(text: str) -> Header | None:
     """Return the header in a line of CSV; None if it is no header."""
-    parts = [_HEADED.fullmatch(part.strip()) for part in text.split(",")]
+    parts = [_HEADER_FIELD.fullmatch(part.strip()) for part in text.split(",")]
     names = [part[1] for part in parts if part]
-    known = {*_fields("smi"), "timestamp"}
-    if len(names) < len(parts) or not known.intersection(names) or len({*names}) < len(names):
+    fields = {*_fields("smi"), "timestamp"}
+    if len(names) < len(parts) or not fields.intersection(names) or len({*names}) < len(names):
         return None
     return Header("smi", names, {part[1]: part[2] for part in parts if part and part[2] in UNITS})
 
@@ -254,12 +257,12 @@ def _csv_sample(line: "Line", header: Header, _: str, text: str) -> Sample:
 
 
 def _table_sample(line: "Line", header: Header, stamp: str, text: str) -> Sample:
-    """Return the sample of a line whose columns are separated by blanks; `stamp` is the time in front of it."""
+    """Return the sample of a line whose columns are separated by blanks; `stamp` is a collector's time."""
     named: dict[str, str] = {}
     if header.tool == "dcgmi":
         entity = _ENTITY.match(text)
         if entity is None or entity[1] != "GPU":
-            flaw = "no line of a device" if entity is None else f"a line of a {entity[1]}, whose device nothing tells"
+            flaw = "not a line of a device" if entity is None else f"the line of a {entity[1]} does not name its device"
             return Sample(line, header.tool, flaw=flaw)
         text, named["index"] = text[entity.end() :], entity[2]
     values = text.split()

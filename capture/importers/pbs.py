@@ -1,8 +1,8 @@
-"""PBS Pro, OpenPBS and Torque: accounting logs become rows of ``jobs``.
+"""PBS: converts accounting logs of PBS Pro, OpenPBS and Torque to rows of ``jobs``.
 
-Records of ends (E), requeued runs (R) and starts (S) become jobs; others are counted and left out. A job has the GPUs
-that its vnodes list (``exec_vnode``), else those that it asked for. Elapsed time is from start to end:
-``resources_used.walltime`` is that of the last poll.
+Records of ends (E), requeued runs (R) and starts (S) become jobs. Other records are counted and left out. The number of
+GPUs is taken from ``exec_vnode``, or else from the request. Elapsed time is from start to end, because
+``resources_used.walltime`` ends at the last poll.
 """
 
 import json
@@ -39,13 +39,13 @@ _ATTRIBUTES: Final = ("Exit_status", "resources_used.walltime", "resources_used.
 
 
 def read(source: "Source", recording: "ImportedRun") -> None:
-    """Import a log; lines that are no records are refused."""
-    deleted, counts_gpus = _look_ahead(source)
+    """Import a log. Lines that are not records are refused."""
+    deleted, counts_gpus = _survey(source)
     others: Counter[str] = Counter()
     for line in source.lines():
         match = _RECORD.fullmatch(line.text.strip())
         if line.flaw or (match is None and line.text.strip()):
-            recording.refuse("jobs", line.flaw or "no record", line.text, line.number)
+            recording.refuse("jobs", line.flaw or "not a record", line.text, line.number)
         elif match is not None and match[1] in _STATES:
             with refuse_flawed(recording, line):
                 columns = _job(match[1], match[2], _fields(match[3]), is_deleted=match[2] in deleted)
@@ -60,8 +60,8 @@ def read(source: "Source", recording: "ImportedRun") -> None:
         recording.notes[NO_GPUS] = None
 
 
-def _look_ahead(source: "Source") -> tuple[set[str], bool]:
-    """Return the ids of jobs that somebody deleted, and whether any job asks for GPUs."""
+def _survey(source: "Source") -> tuple[set[str], bool]:
+    """Return the ids of deleted jobs, and whether any job requests GPUs."""
     deleted: set[str] = set()
     counts_gpus = False
     with source.first_look():
@@ -75,21 +75,21 @@ def _look_ahead(source: "Source") -> tuple[set[str], bool]:
 
 
 def _fields(text: str) -> dict[str, str]:
-    """Return a record's fields. Raises `ValueError` where one has two values."""
+    """Return a record's fields by name. Raises `ValueError` if a field has two values."""
     keys = list(_KEY.finditer(text))
     ends = [key.start() for key in keys[1:]] + [len(text)]
     fields: dict[str, str] = {}
     for key, end in zip(keys, ends, strict=True):
         value = text[key.end() : end].strip()
         if fields.setdefault(key[1], value) != value:
-            flaw = "a field with two values"
+            flaw = "a field has two values"
             raise ValueError(flaw)
     return fields
 
 
 def _job(kind: str, job_id: str, fields: dict[str, str], *, is_deleted: bool) -> dict[str, Any]:
     if not re.match(r"\d", job_id):
-        flaw = "no id of a job"
+        flaw = "the job's id is invalid"
         raise ValueError(flaw)
     get = fields.get
     hosts, slots = _hosts(get("exec_host", ""))
@@ -118,7 +118,7 @@ def _job(kind: str, job_id: str, fields: dict[str, str], *, is_deleted: bool) ->
 
 
 def _outcome_columns(status: str, *, is_deleted: bool) -> dict[str, Any]:
-    """Return the columns that an exit status decides; above 256 it is 256 and the number of a signal."""
+    """Return the columns derived from an exit status; a status above 256 is 256 plus the number of a signal."""
     if not re.fullmatch(r"-?\d{1,9}", status):
         return {"outcome": "cancelled" if is_deleted else None, "state": "cancelled" if is_deleted else None}
     code = int(status)
@@ -133,7 +133,7 @@ def _outcome_columns(status: str, *, is_deleted: bool) -> dict[str, Any]:
 
 
 def _hosts(text: str) -> tuple[list[str], int]:
-    """Return the hosts of ``a/0*13+b/0-3,5+c/7``, each once, and how many slots they have."""
+    """Return the distinct hosts of ``a/0*13+b/0-3,5+c/7``, and the number of their slots."""
     hosts: dict[str, None] = {}
     slots = 0
     for host, slot_count, numbers in _HOST.findall(text):
@@ -146,7 +146,7 @@ def _hosts(text: str) -> tuple[list[str], int]:
 
 
 def _gpus(fields: dict[str, str]) -> int | None:
-    """Return the GPUs that a job asked for: the number for the whole job, else the sum of its chunks'."""
+    """Return the number of GPUs that a job requests: that of the whole job, or else the sum over its chunks."""
     for name in ("ngpus", "gpus", "gpu"):
         if (number := count(fields.get(f"Resource_List.{name}", ""))) is not None:
             return number
@@ -158,7 +158,7 @@ def _gpus(fields: dict[str, str]) -> int | None:
 
 
 def _chunk_gpus(chunk: str) -> int:
-    """Return the GPUs of ``2:ncpus=4:ngpus=8``: sixteen; a chunk that begins with a host's name is one."""
+    """Return the number of GPUs of a chunk: 16 of ``2:ncpus=4:ngpus=8``; a chunk with a host's name counts once."""
     first = chunk.partition(":")[0]
     return (int(first) if first.isdecimal() else 1) * (_sum(_CHUNK_GPUS.findall(chunk)[:1]) or 0)
 

@@ -1,8 +1,8 @@
-"""Grid Engine (SGE, Son of, Open, Univa): its file ``accounting`` becomes rows of ``jobs``.
+"""SGE: converts the file ``accounting`` of Grid Engine (SGE, Son of Grid Engine, Open, Univa) to rows of ``jobs``.
 
-Each line is a job, with fields separated by colons as in accounting(5). A job's category holds the GPUs that it asks
-for (``-l gpu=1``), of the whole job or of each slot: the cluster's settings decide, which the file does not have. So
-the number is known only for jobs of one slot.
+Each line is a job, with fields separated by colons as in accounting(5). A job's category has the number of requested
+GPUs (``-l gpu=1``). Settings of the cluster, which the file does not have, decide whether this is per job or per slot.
+So the number is known only for jobs with one slot.
 """
 
 import json
@@ -31,7 +31,7 @@ _OVER_LIMIT: Final = "37"
 
 
 def read(source: "Source", recording: "ImportedRun") -> None:
-    """Import a file; lines that are no jobs are refused."""
+    """Import a file. Lines that are not jobs are refused."""
     with source.first_look():
         counts_gpus = any(_GPUS.search(line.text) for line in source.lines())
     parallel_tasks = 0
@@ -59,7 +59,7 @@ def _job(row: dict[str, str], *, counts_gpus: bool) -> dict[str, Any]:
     number, task, slots = row["job_number"], count(row["task_number"]), count(row["slots"])
     status, failed = count(row["exit_status"]), row["failed"].partition(" ")[0]
     if not number.isdecimal() or status is None or not failed.isdecimal():
-        flaw = "a job's number or status that is none"
+        flaw = "the job's number or status is invalid"
         raise ValueError(flaw)
     gpus = requested_gpus(_GPUS.search(row["category"]), counts_gpus=counts_gpus, is_total=slots == 1)
     is_completed = failed == "0" and status == 0
@@ -87,7 +87,7 @@ def _job(row: dict[str, str], *, counts_gpus: bool) -> dict[str, Any]:
 
 FORMAT: Final = Format(
     summary="accounting of Grid Engine (SGE)",
-    recognises="lines of 43 fields or more by colons",
+    recognises="lines of 43 fields or more, separated by colons",
     read=read,
     table="jobs",
     mark=re.compile(rb"\A(?:#[^\n]*\n)*(?:[^:\n]*:){5}\d+:[^:\n]*:-?\d+:\d+:\d+:\d+:\d+(?: [^:\n]*)?:(?:[^:\n]*:){30}"),

@@ -1,8 +1,8 @@
-"""Slurm's JSON: what ``sacct --json``, ``squeue --json``, ``sinfo --json`` and ``scontrol show nodes --json`` print.
+"""Slurm JSON: reads ``sacct --json``, ``squeue --json``, ``sinfo --json`` and ``scontrol show nodes --json``.
 
-Jobs become rows as ``sacct --parsable2`` prints them, by its columns, so that `sacct` reads both alike; nodes become a
-state of their partitions' GPUs. Keys are those of data_parser v0.0.37 (Slurm 22.05) to v0.0.42 (24.11): numbers stand
-plain or as ``{"set": …, "infinite": …, "number": …}``, states as a word or a list of words.
+Jobs are converted to the columns of ``sacct --parsable2``, which `sacct` then reads. Nodes are added up to the GPUs of
+each partition. Keys are those of data_parser v0.0.37 (Slurm 22.05) to v0.0.42 (24.11). A number is plain or
+``{"set": …, "infinite": …, "number": …}``, a state is a word or a list of words.
 """
 
 import re
@@ -15,14 +15,14 @@ from ranklake.capture.importers.accounting import child
 JOB_MARK: Final = rb"\A\s*\{(?=[\s\S]*\"(?:jobs|sinfo|nodes)\"\s*:)(?=[\s\S]*\"(?:[sS]lurm|job_id|gres_used)\"\s*:)"
 _NOT_SET: Final = frozenset({0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF})
 _WAITING: Final = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING"})
-_ALIVE: Final = _WAITING | {"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "STAGE_OUT", "SIGNALING", "RESIZING"}
-_MOST_MEGABYTES: Final = 1 << 32
+_NOT_ENDED: Final = _WAITING | {"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "STAGE_OUT", "SIGNALING", "RESIZING"}
+_MAX_MEGABYTES: Final = 1 << 32
 _GPUS: Final = re.compile(r"(?:gres/)?gpu(?::([^:(,=]+))?[:=](\d+)")
 _DOWN: Final = re.compile(r"DOWN|DRAIN|FAIL|MAINT|RESERVED|UNKNOWN|NO_RESPOND|NOT_RESPONDING|REBOOT|FUTURE")
 
 
 def job_rows(jobs: list[Any]) -> Iterator[tuple[Any, dict[str, str]]]:
-    """Yield jobs, and their steps behind them, as rows by sacct's columns; empty for an entry that is no job."""
+    """Yield each job and then its steps: the entry, and its values by sacct's columns, empty if it is not a job."""
     for job in jobs:
         if not isinstance(job, dict):
             yield job, {}
@@ -35,7 +35,7 @@ def job_rows(jobs: list[Any]) -> Iterator[tuple[Any, dict[str, str]]]:
 
 
 def _sacct_row(job: dict[str, Any]) -> dict[str, str]:
-    """Return the row of a job of sacct's."""
+    """Return the row of a job of ``sacct --json``."""
     row = _shared_columns(job, job.get("association"))
     comment, array, het = child(job, "comment"), child(job, "array"), child(job, "het")
     row["Comment"] = str(comment.get("job") or "")
@@ -49,7 +49,7 @@ def _sacct_row(job: dict[str, Any]) -> dict[str, str]:
 
 
 def _shared_columns(entry: dict[str, Any], association: Any = None) -> dict[str, str]:  # noqa: ANN401 - JSON
-    """Return the columns that jobs and steps have in common."""
+    """Return the columns that both jobs and steps have."""
     owner = association if isinstance(association, dict) else {}
     state, time, tres = child(entry, "state"), child(entry, "time"), child(entry, "tres")
     row = {
@@ -77,22 +77,22 @@ def _shared_columns(entry: dict[str, Any], association: Any = None) -> dict[str,
 def _step_row(step: Any, job: dict[str, str]) -> dict[str, str]:  # noqa: ANN401 - JSON
     if not isinstance(step, dict):
         return {}
-    own = _shared_columns(step)
+    row = _shared_columns(step)
     name = child(step, "step")
     suffix = str(name.get("id") or "").partition(".")[2] or str(name.get("name") or "")
-    row = own | {column: job[column] for column in ("Cluster", "Partition", "User", "Account", "QOS") if column in job}
+    row |= {column: job[column] for column in ("Cluster", "Partition", "User", "Account", "QOS") if column in job}
     row |= {"JobID": f"{job.get('JobID', '')}.{suffix}", "JobName": str(name.get("name") or ""), "ReqTRES": ""}
     row |= {"Submit": job.get("Submit", ""), "Eligible": "", "TimelimitRaw": ""}
     row["NNodes"] = number(child(step, "nodes").get("count"))
-    most = child(child(step, "tres"), "requested").get("max")
-    memory = [item for item in most if isinstance(item, dict) and item.get("type") == "mem"] if most else []
+    maxima = child(child(step, "tres"), "requested").get("max")
+    memory = [item for item in maxima if isinstance(item, dict) and item.get("type") == "mem"] if maxima else []
     row["MaxRSS"] = number(memory[0].get("count"), zero="") if memory else ""
     row["ConsumedEnergyRaw"] = number(child(child(step, "statistics"), "energy").get("consumed"), zero="")
     return row
 
 
 def _squeue_row(job: dict[str, Any]) -> dict[str, str]:
-    """Return the row of a job of squeue's, without expected times."""
+    """Return the row of a job of ``squeue --json``, without expected start and end times."""
     row = {
         column: str(job.get(key) or "")
         for column, key in (("JobName", "name"), ("Cluster", "cluster"), ("Partition", "partition"),
@@ -103,13 +103,13 @@ def _squeue_row(job: dict[str, Any]) -> dict[str, str]:
     state = row["State"] = _state_word(job.get("job_state"))
     times = {"Submit": "submit_time", "Eligible": "eligible_time", "Start": "start_time", "End": "end_time"}
     for column, key in times.items():
-        is_expected = (column == "Start" and state in _WAITING) or (column == "End" and state in _ALIVE)
+        is_expected = (column == "Start" and state in _WAITING) or (column == "End" and state in _NOT_ENDED)
         row[column] = "" if is_expected else number(job.get(key), zero="")
     for column, key in (("Priority", "priority"), ("NNodes", "node_count"), ("NCPUS", "cpus"),
                         ("Restarts", "restart_cnt")):  # fmt: skip
         row[column] = number(job.get(key))
     row["TimelimitRaw"] = number(job.get("time_limit"), zero="")
-    row["ExitCode"] = "" if state in _ALIVE else _exit_code(job)
+    row["ExitCode"] = "" if state in _NOT_ENDED else _exit_code(job)
     if state in _WAITING:
         row["AllocTRES"] = ""
     ids = (job.get("array_job_id"), job.get("array_task_id"), job.get("array_task_string"))
@@ -118,7 +118,7 @@ def _squeue_row(job: dict[str, Any]) -> dict[str, str]:
 
 
 def number(value: Any, zero: str = "0") -> str:  # noqa: ANN401 - JSON
-    """Return a number as sacct prints it: empty where there is none, `zero` for 0."""
+    """Return a number as sacct prints it: empty if it is not set, `zero` for 0."""
     if isinstance(value, dict):
         if value.get("infinite"):
             return "UNLIMITED"
@@ -131,20 +131,20 @@ def number(value: Any, zero: str = "0") -> str:  # noqa: ANN401 - JSON
 
 
 def _job_id(job: dict[str, Any], array: tuple[Any, Any, Any], het: tuple[Any, Any]) -> str:
-    """Return the id that sacct prints: of an array's task 101_7, of a part of a heterogeneous job 102+0."""
-    own, array_id, task = number(job.get("job_id")), number(array[0], zero=""), number(array[1])
+    """Return a job's id as sacct prints it: 101_7 for an array task, 102+0 for a part of a heterogeneous job."""
+    job_id, array_id, task = number(job.get("job_id")), number(array[0], zero=""), number(array[1])
     if het_id := number(het[0], zero=""):
         return f"{het_id}+{number(het[1])}"
     if not array_id:
-        return own
+        return job_id
     if task:
         return f"{array_id}_{task}"
-    return f"{array_id}_[{array[2]}]" if array[2] and isinstance(array[2], str) else own
+    return f"{array_id}_[{array[2]}]" if array[2] and isinstance(array[2], str) else job_id
 
 
 def _exit_code(entry: dict[str, Any]) -> str:
     code = entry.get("exit_code")
-    if not isinstance(code, dict):  # as waitpid(2) gives it
+    if not isinstance(code, dict):  # a status of waitpid(2)
         status = number(code)
         return f"{int(status) >> 8}:{int(status) & 0x7F}" if status.isdecimal() else ""
     signal = child(code, "signal")
@@ -152,13 +152,13 @@ def _exit_code(entry: dict[str, Any]) -> str:
 
 
 def _tres(items: Any) -> str:  # noqa: ANN401 - JSON
-    """Return trackable resources as sacct prints them: ``cpu=8,mem=1024M,gres/gpu:h100=8``."""
+    """Format trackable resources as sacct does: ``cpu=8,mem=1024M,gres/gpu:h100=8``."""
     parts = []
     for item in items if isinstance(items, list) else []:
         if not isinstance(item, dict) or not (count := number(item.get("count"))) or count.startswith("-"):
             continue
         kind, name = str(item.get("type") or ""), str(item.get("name") or "")
-        if kind == "mem" and float(count) >= _MOST_MEGABYTES:  # not in megabytes, then
+        if kind == "mem" and float(count) >= _MAX_MEGABYTES:  # in another unit
             continue
         parts.append(f"{kind}/{name}={count}" if name else f"{kind}={count}{'M' * (kind == 'mem')}")
     return ",".join(parts)
@@ -170,7 +170,19 @@ def _state_word(state: Any) -> str:  # noqa: ANN401 - JSON
 
 @dataclass
 class Pool:
-    """GPUs of a partition by state, their types, and its nodes; `held` is None where a node does not report it."""
+    """GPUs and nodes of a partition.
+
+    Attributes
+    ----------
+    total, down
+        Number of GPUs, and of those on nodes that are down.
+    held, held_down
+        Number of GPUs that jobs hold, and of those on nodes that are down; `held` is None if a node does not report it.
+    nodes, nodes_held, nodes_down
+        Number of nodes, of nodes with jobs, and of nodes that are down.
+    types
+        Types of GPUs.
+    """
 
     total: int = 0
     held: int | None = 0
@@ -182,7 +194,7 @@ class Pool:
     types: set[str] = field(default_factory=set)
 
     def add(self, count: int, gres: str, used: str | None, states: list[str], *, is_used: bool) -> None:
-        """Add `count` equal nodes; `gres` is what each has, `used` what jobs hold of it, None if not reported."""
+        """Add `count` equal nodes. `gres`: resources of each; `used`: those that jobs hold, None if not reported."""
         per_node = _gpus(gres, self.types)
         held = _gpus(used, set()) if used is not None else None if per_node else 0
         is_down = any(_DOWN.search(state) for state in states)
@@ -195,20 +207,20 @@ class Pool:
         self.nodes_down += count * is_down
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns of a row of ``pools``: GPUs of a node that is down are unavailable if no job has them."""
+        """Return the columns of a row of ``pools``. GPUs of a node that is down are unavailable unless held."""
         row: dict[str, Any] = {
             "gpu_type": next(iter(self.types)) if len(self.types) == 1 else None, "gpu_total": float(self.total),
             "node_total": self.nodes, "node_allocated": self.nodes_held, "node_unavailable": self.nodes_down,
         }  # fmt: skip
         if self.held is not None:
-            lost = self.down - self.held_down
-            row |= {"gpu_allocated": float(self.held), "gpu_unavailable": float(lost)}
-            row["gpu_idle"] = float(self.total - self.held - lost)
+            unavailable = self.down - self.held_down
+            row |= {"gpu_allocated": float(self.held), "gpu_unavailable": float(unavailable)}
+            row["gpu_idle"] = float(self.total - self.held - unavailable)
         return row
 
 
 def pools(document: dict[str, Any]) -> dict[str, Pool]:
-    """Return the partitions of a document of sinfo or of nodes, by name."""
+    """Return the partitions in a document of sinfo or of nodes, by name."""
     by_name: dict[str, Pool] = {}
     items = document.get("sinfo") or document.get("nodes")
     for item in (item for item in items if isinstance(item, dict)) if isinstance(items, list) else ():

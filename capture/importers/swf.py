@@ -1,8 +1,8 @@
-"""The Standard Workload Format of the Parallel Workloads Archive: traces of clusters become rows of ``jobs``.
+"""SWF: converts traces in the Standard Workload Format of the Parallel Workloads Archive to rows of ``jobs``.
 
-Each job is eighteen numbers, -1 for those that are unknown. Times are seconds since the trace's ``UnixStartTime``
-(https://www.cs.huji.ac.il/labs/parallel/workload/swf.html). The format has no GPUs. No table holds times before 2000:
-older traces count from 2000-01-01, and the import says so.
+Each job is a line of eighteen numbers, with -1 for unknown ones. Times are seconds since the trace's ``UnixStartTime``
+(https://www.cs.huji.ac.il/labs/parallel/workload/swf.html). The format has no GPUs. Tables have no times before 2000,
+so older traces are counted from 2000-01-01, with a note.
 """
 
 import re
@@ -22,11 +22,11 @@ _START: Final = re.compile(r"\d{1,10}")
 _NUMBER: Final = re.compile(r"-?\d{1,15}(?:\.\d+)?")
 _STATES: Final = {0: "failed", 1: "completed", 5: "cancelled"}
 _PARTIAL: Final = frozenset({2, 3, 4})
-"""Statuses of a job's parts."""
+"""Statuses of lines for a part of a job."""
 
 
 def read(source: "Source", recording: "ImportedRun") -> None:
-    """Import a trace; lines of another number of fields are refused."""
+    """Import a trace. Lines with another number of fields are refused."""
     start_us, cluster = YEAR_2000_NS // 1000, None
     has_start, partial = False, 0
     for line in source.lines():
@@ -43,7 +43,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
             recording.refuse("jobs", line.flaw or "not eighteen numbers", line.text, line.number)
             continue
         numbers = [float(word) for word in words]
-        # A job that was checkpointed or swapped has a line of its own besides those of its parts.
+        # a checkpointed or swapped job has a line for the whole job, and one for each part
         if int(numbers[10]) in _PARTIAL:
             partial += 1
             continue
@@ -56,8 +56,8 @@ def read(source: "Source", recording: "ImportedRun") -> None:
 
 
 def _job(numbers: list[float], origin_us: int) -> dict[str, Any]:
-    known = [None if number < 0 else number for number in numbers]
-    job, submit_s, wait_s, run_s, processors, cpu_s, _, requested_processors, limit_s, *rest = known
+    values = [None if number < 0 else number for number in numbers]
+    job, submit_s, wait_s, run_s, processors, cpu_s, _, requested_processors, limit_s, *rest = values
     _, status, user, _, _, queue, partition, preceding_job, _ = rest
     submit_us = None if submit_s is None else origin_us + round(submit_s * 1e6)
     start_us = None if submit_us is None or wait_s is None else submit_us + round(wait_s * 1e6)
@@ -67,24 +67,24 @@ def _job(numbers: list[float], origin_us: int) -> dict[str, Any]:
     return {
         "job_id": "unknown" if job is None else str(int(job)), "submit_ts": submit_us, "start_ts": start_us,
         "end_ts": None if start_us is None or run_s is None else start_us + round(run_s * 1e6), "elapsed_s": run_s,
-        "cpu_count": _whole(processors or requested_processors),
+        "cpu_count": _to_int(processors or requested_processors),
         "cpu_time_s": cpu_s * processors if cpu_s is not None and processors else None,
-        "time_limit_s": limit_s, "state": state, "outcome": state, "user": _name(user),
-        "pool": _name(partition) or _name(queue), "dependency_of": _name(preceding_job),
+        "time_limit_s": limit_s, "state": state, "outcome": state, "user": _to_name(user),
+        "pool": _to_name(partition) or _to_name(queue), "dependency_of": _to_name(preceding_job),
     }  # fmt: skip
 
 
-def _whole(number: float | None) -> int | None:
+def _to_int(number: float | None) -> int | None:
     return None if number is None else int(number)
 
 
-def _name(number: float | None) -> str | None:
+def _to_name(number: float | None) -> str | None:
     return None if number is None else str(int(number))
 
 
 FORMAT: Final = Format(
     summary="traces in the Standard Workload Format",
-    recognises="lines of eighteen numbers, behind comments that begin with a semicolon",
+    recognises="lines of eighteen numbers, after comments that begin with a semicolon",
     read=read,
     table="jobs",
     mark=re.compile(

@@ -1,8 +1,8 @@
-"""TensorBoard: event files (``events.out.tfevents.*``): scalars, images, texts, histograms and hyperparameters.
+"""TensorBoard: reads scalars, images, texts, histograms and hyperparameters of event files (``events.out.tfevents.*``).
 
-Sources: tensorflow/core/util/event.proto and summary.proto for the fields, tensor.proto for what new writers keep as
-tensors, tensorboard/plugins/*/metadata.py for what such a tensor is, hparams/plugin_data.proto. The first value of a
-tag names its plugin. Audio, meshes and curves are not imported: the run's labels count them.
+Sources: tensorflow/core/util/event.proto and summary.proto for the fields, tensor.proto for the tensors of new writers,
+tensorboard/plugins/*/metadata.py for their meaning, hparams/plugin_data.proto for hyperparameters. The first value of a
+tag names its plugin. Audio, meshes and curves are not imported, but counted in the run's labels.
 """
 
 import math
@@ -35,15 +35,15 @@ _ENCODED: Final = 4
 _LIMITS, _COUNTS = 6, 7
 _SESSION_START, _HPARAMS = 3, 1
 _HEAD_OF_IMAGES: Final = 2
-"""Width and height, before the images of a tensor."""
+"""Number of a tensor's texts before its images: width and height."""
 _BIN: Final = 3
-"""Numbers of a bin in a tensor: lower and upper bound, count."""
-_LARGEST_S: Final = 1 << 32
+"""Numbers of a bin in a tensor: lower bound, upper bound, count."""
+_MAX_S: Final = 1 << 32
 
 
 @dataclass
 class _EventFile:
-    """State of reading a file: the plugin of each tag, settings, and counts of the kinds that are not imported."""
+    """State of reading a file: the plugin of each tag, hyperparameters, and counts of values not imported by kind."""
 
     plugins: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class _EventFile:
 
 
 def read(source: "Source", recording: "ImportedRun") -> None:
-    """Import an event file; records that cannot be read are refused, and end it where lengths are damaged."""
+    """Import an event file. Unreadable records are refused; reading ends at a damaged length."""
     file, count = _EventFile(), 0
     with source.binary_stream() as stream:
         try:
@@ -60,14 +60,14 @@ def read(source: "Source", recording: "ImportedRun") -> None:
                 try:
                     _event(raw, file, recording, count)
                 except DamagedError as error:
-                    recording.refuse("scalars", f"an event that cannot be read: {error}", "", count)
+                    recording.refuse("scalars", f"the event cannot be read: {error}", "", count)
         except DamagedError as error:
-            source.damage = f"{error}, behind {count:,} whole ones"
+            source.damage = f"{error}, after {count:,} readable records"
             recording.refuse("scalars", str(error), "")
     recording.not_imported.update(file.others)
     recording.facts = {"job": recording.run, "world_size": None}
     if file.config:
-        recording.has_run_row = True  # also where another file of the folder had none
+        recording.has_run_row = True  # even if an earlier file of the folder made a row without settings
         recording.facts["config"] = json_text(redact_names(file.config))
 
 
@@ -76,7 +76,7 @@ def _event(raw: bytes, file: _EventFile, recording: "ImportedRun", number: int) 
     at_s = double(event.get(_WALL_TIME, [0])[-1])
     step = event.get(_STEP, [0])[-1]
     step_column: dict[str, Any] = {"step": step} if isinstance(step, int) and step < 1 << 63 else {}
-    is_timed = math.isfinite(at_s) and YEAR_2000_NS / 1e9 <= at_s < _LARGEST_S
+    is_timed = math.isfinite(at_s) and YEAR_2000_NS / 1e9 <= at_s < _MAX_S
     for raw_value in message(event, _SUMMARY).get(_VALUE, []):
         value = fields(raw_value) if isinstance(raw_value, bytes) else {}
         tag = text(value, _TAG)
@@ -87,13 +87,13 @@ def _event(raw: bytes, file: _EventFile, recording: "ImportedRun", number: int) 
         if kind == "hparams":
             file.config |= _settings(plugin)
         elif not (is_timed and len(tag) <= LONGEST_NAME):
-            recording.refuse("scalars", "an event without a time, or with a name that is too long", tag, number)
-        elif other := _add(kind, tag, value, recording, round(at_s * 1e6), step_column):
-            file.others[other] += 1
+            recording.refuse("scalars", "the event has no time, or its name is too long", tag, number)
+        elif skipped_kind := _add(kind, tag, value, recording, round(at_s * 1e6), step_column):
+            file.others[skipped_kind] += 1
 
 
 def _add(kind: str, tag: str, value: Fields, recording: "ImportedRun", at_us: int, step_column: dict[str, Any]) -> str:
-    """Add a value; return an empty text, or the kind (in the plural) of a value that is not imported."""
+    """Add a value; if it is not imported, return its kind in the plural, else an empty text."""
     if not tag:
         return "values without a name"
     at_ns = at_us * 1000
@@ -104,22 +104,22 @@ def _add(kind: str, tag: str, value: Fields, recording: "ImportedRun", at_us: in
         return ""
     if _IMAGE in value or kind == "images":
         images = list(_images(value, tensor))
-        kept = [
-            recording.media(tag if not place else f"{tag}/{place}", raw, IMAGE, at_ns, **step_column)
-            for place, raw in enumerate(images)
+        results = [
+            recording.media(tag if not index else f"{tag}/{index}", raw, IMAGE, at_ns, **step_column)
+            for index, raw in enumerate(images)
         ]
-        return "" if kept and all(kept) else "images that are no PNG or JPEG, or too large"
+        return "" if results and all(results) else "images that are no PNG or JPEG, or too large"
     if kind == "text":
         words = "\n".join(texts_of(tensor))
-        is_kept = recording.media(tag.removesuffix("/text_summary"), words, TEXT, at_ns, **step_column)
-        return "" if is_kept else "texts that are too long"
+        is_added = recording.media(tag.removesuffix("/text_summary"), words, TEXT, at_ns, **step_column)
+        return "" if is_added else "texts that are too long"
     if _HISTOGRAM in value or kind == "histograms":
         return _add_histogram(tag, value, tensor, recording, at_ns, step_column)
     return "audio" if _AUDIO in value or kind == "audio" else "values of other kinds"
 
 
 def _images(value: Fields, tensor: Fields) -> Iterator[bytes]:
-    """Yield the encoded images of a value: one, or those of a tensor after width and height."""
+    """Yield the encoded images of a value: a single image, or the images of a tensor."""
     raws = message(value, _IMAGE).get(_ENCODED, []) if _IMAGE in value else tensor.get(8, [])[_HEAD_OF_IMAGES:]
     yield from (raw for raw in raws if isinstance(raw, bytes))
 
@@ -148,7 +148,7 @@ def _add_histogram(
 
 
 def _settings(plugin: Fields) -> dict[str, Any]:
-    """Return the hyperparameters of a session's start: a map of names to values of protobuf's Struct."""
+    """Return the hyperparameters at a session's start: values of protobuf's Struct by name."""
     start = message(message(plugin, _CONTENT), _SESSION_START)
     config: dict[str, Any] = {}
     for raw in start.get(_HPARAMS, []):
@@ -183,7 +183,7 @@ FORMAT: Final = Format(
 _TYPE, _SHAPE, _TENSOR_CONTENT, _TEXTS = 1, 2, 4, 8
 _DIMENSION, _SIZE = 2, 1
 _FORMS: Final = {1: (5, "<f"), 2: (6, "<d"), 3: (7, "<i"), 9: (10, "<q")}
-"""By a tensor's type: number of the field with its values, and their form as `struct` writes it."""
+"""Number of the field with a tensor's values, and their `struct` format, by the tensor's type."""
 _FLOATS: Final = frozenset({1, 2})
 
 
@@ -195,7 +195,7 @@ def shape_of(tensor: Fields) -> list[int]:
 
 
 def tensor_array(tensor: Fields) -> Array:
-    """Return the numbers of a tensor of floats, flat, as float64; empty for other types."""
+    """Return the numbers of a tensor of floats as a one-dimensional array of float64; empty for other types."""
     kind = tensor.get(_TYPE, [0])[-1]
     if kind not in _FLOATS or not isinstance(kind, int):
         return np.zeros(0)
@@ -211,14 +211,14 @@ def texts_of(tensor: Fields) -> list[str]:
 
 
 def doubles(parent: Fields, number: int) -> Array:
-    """Return the values of a repeated field of doubles, by its number, packed or not."""
+    """Return the values of a repeated field of doubles by its number, whether packed or not."""
     packed = [raw if isinstance(raw, bytes) else raw.to_bytes(8, "little") for raw in parent.get(number, [])]
     raw = b"".join(packed)
     return np.frombuffer(raw[: len(raw) // 8 * 8], "<d")
 
 
 def scalar_of(tensor: Fields) -> float | None:
-    """Return the number of a scalar tensor; None of other tensors."""
+    """Return the number in a scalar tensor; None for other tensors."""
     kind = tensor.get(_TYPE, [0])[-1]
     if not isinstance(kind, int) or kind not in _FORMS or message(tensor, _SHAPE).get(_DIMENSION):
         return None
@@ -231,7 +231,7 @@ def scalar_of(tensor: Fields) -> float | None:
 
 
 def number_of(read: Callable[[int | bytes], float], field: int | bytes) -> float | None:
-    """Return a field as a number; None where it is of another wire type than its name has."""
+    """Decode a field with `read`; None if it has the wrong wire type, or overflows."""
     try:
         return read(field) if isinstance(field, int) else None
     except OverflowError:

@@ -1,11 +1,10 @@
-"""Runs that a script fetched from a tracker through its API: rows of values, alone or with ``run.json``.
+"""Tracker export: reads runs that a script fetched through a tracker's API.
 
-    <folder>/run.json                      what a run is: id, name, config, summary, tags (scripts: docs/coming-over.md)
-    <folder>/history.jsonl|csv|parquet     rows of values that were logged together
+    <folder>/run.json                      id, name, config, summary, tags (scripts: docs/coming-over.md)
+    <folder>/history.jsonl|csv|parquet     rows of values logged together
     <folder>/events.jsonl|csv|parquet      rows of system metrics
 
-Rows are as wandb's API gives them, and as many programs save them: ``_step``, ``_timestamp`` (s since 1970),
-``_runtime`` (s), and values by name.
+Rows have the form of wandb's API: ``_step``, ``_timestamp`` (s since 1970), ``_runtime`` (s), and values by name.
 """
 
 import csv
@@ -37,11 +36,11 @@ if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
 
 _ABOUT: Final = "run.json"
-_OWN: Final = frozenset({"_step", "_timestamp", "_runtime", "_wandb"})
+_TRACKER_COLUMNS: Final = frozenset({"_step", "_timestamp", "_runtime", "_wandb"})
 _MARK: Final = re.compile(rb'\A(?:\s*\[?\s*\{(?:[^\n]*|[^{}]*)"_timestamp"\s*:|[^\n]*,"?_timestamp"?(?:,|\r?\n))')
-_ENDS: Final = (".jsonl", ".csv", ".parquet", ".json")
-_MOST_BYTES: Final = 1 << 30
-_LARGEST_S: Final = 1 << 32
+_SUFFIXES: Final = (".jsonl", ".csv", ".parquet", ".json")
+_MAX_BYTES: Final = 1 << 30
+_MAX_S: Final = 1 << 32
 _NS: Final = 10**9
 _STATES: Final = {
     "finished": ("run_end", "info"), "failed": ("failure", "error"), "crashed": ("failure", "error"),
@@ -51,7 +50,7 @@ _STATES: Final = {
 
 @dataclass
 class ExportedRun:
-    """Paths of a run's files, None where there is none, and the content of its ``run.json``."""
+    """An exported run: paths of its files (None if missing), and the content of its ``run.json``."""
 
     fs: Any
     history: str | None
@@ -60,42 +59,42 @@ class ExportedRun:
     about: dict[str, Any] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """Return the SHA-256 of all that is imported of it, in hex. Raises `OSError`."""
+        """Return the SHA-256 of everything imported, in hex. Raises `OSError`."""
         parts = [json.dumps(self.about, sort_keys=True, default=str)]
         parts += [Source(self.fs, path, 0).digest() for path in (self.history, self.events) if path]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN401 - a file system of fsspec
-    """Yield the runs of an export: folders with `run.json`, and files of a history.
+    """Yield the runs of an export: folders with ``run.json``, and other files of a history.
 
     Raises
     ------
     SourceError
-        There is neither.
+        There is no run.
     """
     root = path.rstrip("/")
     names = files_at(fs, root)
     folders = {posixpath.dirname(name) for name in names if posixpath.basename(name) == _ABOUT}
     runs: list[StoredRun | SourceError] = []
     for folder in sorted(folders):
-        beside = {stem: f"{folder}/{stem}{end}" for end in reversed(_ENDS) for stem in ("history", "events")
-                  if f"{folder}/{stem}{end}" in names}  # fmt: skip
+        rows = {stem: f"{folder}/{stem}{suffix}" for suffix in reversed(_SUFFIXES) for stem in ("history", "events")
+                if f"{folder}/{stem}{suffix}" in names}  # fmt: skip
         try:
             about = _about(Source(fs, f"{folder}/{_ABOUT}", 0))
         except SourceError as error:
             runs.append(error)
             continue
-        record = ExportedRun(fs, beside.get("history"), beside.get("events"), folder, about)
+        record = ExportedRun(fs, rows.get("history"), rows.get("events"), folder, about)
         key = str(about.get("id") or posixpath.basename(folder))
         title = clean(f"{about.get('name') or 'run'}-{key[:8]}")
         runs.append(StoredRun(fs, folder, 0, id=key, title=title, record=record))
     for name in names:
         folder, stem = posixpath.dirname(name), posixpath.basename(name).rpartition(".")[0]
-        if folder not in folders and name.endswith(_ENDS) and _is_history(fs, name):
+        if folder not in folders and name.endswith(_SUFFIXES) and _is_history(fs, name):
             record = ExportedRun(fs, name, None, folder)
-            below = folder.removeprefix(root).strip("/") if fs.isdir(root) else ""
-            title = clean("-".join(filter(None, [*below.split("/"), stem])))
+            subfolder = folder.removeprefix(root).strip("/") if fs.isdir(root) else ""
+            title = clean("-".join(filter(None, [*subfolder.split("/"), stem])))
             runs.append(StoredRun(fs, name, 0, id=name, title=title, record=record))
     if not runs:
         hint = "name a folder with run.json and history.jsonl, or a file of a run's history (docs/coming-over.md)"
@@ -105,11 +104,11 @@ def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN4
 
 def _about(source: Source) -> dict[str, Any]:
     try:
-        about = json.loads(source.read_all(_MOST_BYTES))
+        about = json.loads(source.read_all(_MAX_BYTES))
     except (ValueError, RecursionError) as error:
-        raise SourceError("no JSON", where=source.name, hint="export it again") from error
+        raise SourceError("not JSON", where=source.name, hint="export it again") from error
     if not isinstance(about, dict) or not {"config", "summary"}.issubset(about):
-        raise SourceError("no run of a tracker", where=source.name, hint="it has to have id, config and summary")
+        raise SourceError("not a run of a tracker", where=source.name, hint="it needs id, config and summary")
     return about
 
 
@@ -125,7 +124,7 @@ def _is_history(fs: Any, path: str) -> bool:  # noqa: ANN401 - a file system of 
 
 
 def _rows(source: Source) -> Iterator[Any]:
-    """Yield the rows of a file, lines that are no JSON as text. Raises `SourceError` if the file cannot be read."""
+    """Yield the rows of a file; a line that is not JSON is yielded as text. Raises `SourceError`."""
     try:
         if source.name.endswith(".parquet"):
             with source.fs.open(source.path, "rb") as raw:
@@ -135,7 +134,7 @@ def _rows(source: Source) -> Iterator[Any]:
             text = io.TextIOWrapper(source.text_stream(), "utf-8", errors="replace", newline="")
             yield from ({name: _cell(cell) for name, cell in row.items() if name} for row in csv.DictReader(text))
         elif source.name.endswith(".json"):
-            rows = json.loads(source.read_all(_MOST_BYTES))
+            rows = json.loads(source.read_all(_MAX_BYTES))
             yield from rows if isinstance(rows, list) else ()
         else:
             for line in source.lines():
@@ -153,7 +152,7 @@ def _json(text: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def _cell(cell: str | None) -> Any:  # noqa: ANN401 - JSON
-    """Return a cell as the number that it is; None of an empty one."""
+    """Return a cell as a number, or else as text; None if it is empty."""
     if not isinstance(cell, str) or not cell.strip():
         return None
     try:
@@ -195,17 +194,17 @@ class _Reader:
         """Add a row of the history, or of system metrics."""
         at_ns = self._time_ns(row) if isinstance(row, dict) else None
         if at_ns is None:
-            self.recording.refuse("scalars", "a row without a time", json.dumps(row, default=str), count)
+            self.recording.refuse("scalars", "the row has no time", json.dumps(row, default=str), count)
             return
         self.first_ns = min(at_ns, self.first_ns if self.first_ns is not None else at_ns)
         self.last_ns = max(at_ns, self.last_ns if self.last_ns is not None else at_ns)
-        position = number(row.get("_step"))
-        is_step = not is_events and position is not None and math.isfinite(position) and 0 <= position < 1 << 53
-        step = int(position) if is_step and position is not None else None
+        raw_step = number(row.get("_step"))
+        is_step = not is_events and raw_step is not None and math.isfinite(raw_step) and 0 <= raw_step < 1 << 53
+        step = int(raw_step) if is_step and raw_step is not None else None
         plain, objects = split_objects({name: raw_value for name, raw_value in row.items() if raw_value is not None})
         for name, raw_value in plain.items():
             value = number(raw_value)
-            if name in _OWN:
+            if name in _TRACKER_COLUMNS:
                 continue
             if value is None or not 0 < len(name) <= LONGEST_NAME:
                 self.not_imported_count += 1
@@ -219,15 +218,17 @@ class _Reader:
             self.not_imported_count += not add_object(self.recording, name, raw_value, at_ns, step, fetch)
 
     def _time_ns(self, row: dict[str, Any]) -> int | None:
-        at_s, run_s = number(row.get("_timestamp")), number(row.get("_runtime"))
-        if at_s is not None and math.isfinite(at_s) and 0 < at_s < _LARGEST_S:
+        at_s, runtime_s = number(row.get("_timestamp")), number(row.get("_runtime"))
+        if at_s is not None and math.isfinite(at_s) and 0 < at_s < _MAX_S:
             return round(at_s * 1e6) * 1000
-        if run_s is not None and math.isfinite(run_s) and 0 <= run_s < _LARGEST_S and self.created_ns is not None:
-            return self.created_ns + round(run_s * 1e6) * 1000
+        if runtime_s is None or self.created_ns is None:
+            return None
+        if math.isfinite(runtime_s) and 0 <= runtime_s < _MAX_S:
+            return self.created_ns + round(runtime_s * 1e6) * 1000
         return None
 
     def add_summary(self) -> None:
-        """Add what stands in the summary alone, and in no row of the history, without a step."""
+        """Add values of the summary whose names are in no row, without a step."""
         summary = self.run.about.get("summary")
         plain, _ = split_objects(summary if isinstance(summary, dict) else {})
         at_ns = self.last_ns or self.created_ns
@@ -236,7 +237,7 @@ class _Reader:
             if name in self.names or name.startswith("_") or value is None or not 0 < len(name) <= LONGEST_NAME:
                 continue
             if at_ns is None:
-                self.recording.refuse("scalars", "a value of the summary without a time", json.dumps({name: raw_value}))
+                self.recording.refuse("scalars", "the summary's value has no time", json.dumps({name: raw_value}))
             else:
                 self.last_ns = at_ns
                 self.recording.unregistered(redacted_name(name, LONGEST_NAME), value, at_ns)
@@ -245,7 +246,7 @@ class _Reader:
         """Add facts, name, note, tags, and how the run ended."""
         about, recording = self.run.about, self.recording
         start_ns = self.created_ns or self.first_ns
-        recording.not_imported["values that are no numbers"] += self.not_imported_count
+        recording.not_imported["values that are not numbers"] += self.not_imported_count
         if start_ns is not None:
             tags = about.get("tags") if isinstance(about.get("tags"), list) else []
             annotate(recording, start_ns, name=about.get("name"), note=about.get("notes"), tags=tags or ())

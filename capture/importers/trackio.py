@@ -1,12 +1,11 @@
-"""trackio: a SQLite file a project, in ``~/.cache/huggingface/trackio``, whose runs are imported each by itself.
+"""trackio: reads the runs of its SQLite files in ``~/.cache/huggingface/trackio``, one file for each project.
 
-Source: trackio/sqlite_storage.py. ``metrics`` has a row a call of `log`: its time, step, and a JSON object of values,
-in which NaN and infinities are words. Old releases know runs by their names alone.
+Source: trackio/sqlite_storage.py. Each row of ``metrics`` is one call of `log`: its time, step, and a JSON object of
+values, in which NaN and infinities are words. Files of old releases identify runs by name, not by id.
 """
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,19 +18,19 @@ from ranklake.capture.importers.run_files import annotate
 from ranklake.capture.importers.source import SourceError, StoredRun
 from ranklake.capture.importers.sqlite_file import SQLITE, SqliteFile
 from ranklake.capture.importers.units import moment_ns
+from ranklake.capture.importers.wandb_values import number
 from ranklake.capture.provenance.names import clean
 from ranklake.redaction.redact import redact_names
 
 if TYPE_CHECKING:
     from ranklake.capture.importers.imported_run import ImportedRun
 
-_WORDS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_NEEDED: Final = frozenset({"timestamp", "run_name", "step", "metrics"})
+_REQUIRED: Final = frozenset({"timestamp", "run_name", "step", "metrics"})
 
 
 @dataclass
 class TrackioRun:
-    """A run of a project's file; `key` is its id, or its name in files of old releases."""
+    """A run in a project's file. `key` is its value in `column`: ``run_id``, or ``run_name`` in old files."""
 
     file: SqliteFile
     column: str
@@ -41,7 +40,7 @@ class TrackioRun:
     has_system_metrics: bool = False
 
     def calls(self) -> Iterator[dict[str, Any]]:
-        """Yield what was logged, call by call. Raises `SourceError`."""
+        """Yield a row for each call of `log`. Raises `SourceError`."""
         query = f"SELECT id, timestamp, step, metrics FROM metrics WHERE {self.column} = ? ORDER BY id"  # noqa: S608 - ours
         yield from self.file.each_row(query, self.key)
         if self.has_system_metrics:
@@ -49,7 +48,7 @@ class TrackioRun:
             yield from ({**row, "system": True} for row in self.file.each_row(query, self.key))
 
     def digest(self) -> str:
-        """Return the SHA-256 of all that is imported of it, in hex. Raises `SourceError`."""
+        """Return the SHA-256 of everything imported, in hex. Raises `SourceError`."""
         sha = hashlib.sha256(repr((self.key, self.name, sorted(self.config.items(), key=repr))).encode())
         for call in self.calls():
             sha.update(repr(sorted(call.items())).encode(errors="replace"))
@@ -62,10 +61,10 @@ def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN4
     Raises
     ------
     SourceError
-        There is no file of trackio on this machine.
+        There is no file of trackio, or it is not on a local disk.
     """
     names = sorted(fs.glob(f"{path.rstrip('/')}/*.db")) if fs.isdir(path) else [path]
-    files = [SqliteFile(Path(name)) for name in names if "file" in fs.protocol and _is_of_trackio(fs, name)]
+    files = [SqliteFile(Path(name)) for name in names if "file" in fs.protocol and _is_trackio_file(fs, name)]
     if not files:
         flaw, hint = "no file of trackio", "name PROJECT.db of ~/.cache/huggingface/trackio, or that folder"
         raise SourceError(flaw, where=path, hint=hint)
@@ -77,11 +76,11 @@ def find(fs: Any, path: str) -> Iterator[StoredRun | SourceError]:  # noqa: ANN4
             yield StoredRun(fs, str(file.path), 0, id=f"{file.path.stem}/{run.key}", title=title, record=run)
 
 
-def _is_of_trackio(fs: Any, path: str) -> bool:  # noqa: ANN401 - a file system of fsspec
+def _is_trackio_file(fs: Any, path: str) -> bool:  # noqa: ANN401 - a file system of fsspec
     try:
         return fs.cat_file(path, end=len(SQLITE)) == SQLITE and SqliteFile(Path(path)).columns().get(
             "metrics", set()
-        ).issuperset(_NEEDED)
+        ).issuperset(_REQUIRED)
     except (OSError, SourceError):
         return False
 
@@ -106,15 +105,15 @@ def read(source: "StoredRun", recording: "ImportedRun") -> None:
     run: TrackioRun = source.record
     others, first_ns = 0, None
     for call in run.calls():
-        values, at_ns, number = _object(call["metrics"]), moment_ns(str(call["timestamp"])), call["id"]
+        values, at_ns, row_id = _object(call["metrics"]), moment_ns(str(call["timestamp"])), call["id"]
         step = call.get("step")
         if values is None or at_ns is None:
-            recording.refuse("scalars", "a row without a time and values", repr(call), number)
+            recording.refuse("scalars", "the row has no time or values", repr(call), row_id)
             continue
         first_ns = at_ns if first_ns is None else min(first_ns, at_ns)
         columns = {"step": step} if isinstance(step, int) and 0 <= step < 1 << 63 else {}
-        for name, given in values.items():
-            value = _number(given)
+        for name, raw_value in values.items():
+            value = number(raw_value)
             if value is None or not 0 < len(name) <= LONGEST_NAME:
                 others += 1
             else:
@@ -122,7 +121,7 @@ def read(source: "StoredRun", recording: "ImportedRun") -> None:
                 recording.unregistered(redacted_name(metric, LONGEST_NAME), value, at_ns, **columns)
     if first_ns is not None:
         annotate(recording, first_ns, name=run.name)
-    recording.not_imported["values that are no numbers"] += others
+    recording.not_imported["values that are not numbers"] += others
     recording.facts = {"job": redacted_name(run.file.path.stem, LONGEST_NAME), "world_size": None}
     if run.config:
         recording.facts["config"] = json_text(redact_names(run.config))
@@ -134,14 +133,6 @@ def _object(raw: Any) -> dict[str, Any] | None:  # noqa: ANN401 - SQLite holds a
     except (ValueError, TypeError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _number(given: Any) -> float | None:  # noqa: ANN401 - JSON
-    value = _WORDS.get(given) if isinstance(given, str) else given
-    try:
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-    except OverflowError:
-        return None
 
 
 FORMAT: Final = Format(

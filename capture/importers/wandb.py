@@ -1,7 +1,7 @@
-"""wandb: the ``.wandb`` file of an offline run. Numbers that were logged become scalars.
+"""wandb: reads the ``.wandb`` file of an offline run.
 
-The file is a log of LevelDB's form (its doc/log_format.md; blocks of 32 KiB), but with CRC-32 instead of CRC-32C,
-behind seven bytes of its own; the records are protobuf messages (wandb/proto/wandb_internal.proto).
+The file has a header of seven bytes, and then the form of a LevelDB log (doc/log_format.md; blocks of 32 KiB) with
+CRC-32 instead of CRC-32C. Records are protobuf messages (wandb/proto/wandb_internal.proto).
 """
 
 import json
@@ -32,18 +32,24 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _HISTORY, _SUMMARY, _CONFIG, _STATS, _RUN, _EXIT = 2, 3, 5, 7, 17, 18
 _KEY, _NESTED, _JSON = 1, 2, 16
 _SUMMARY_KEY = 1
-_LARGEST_S: Final = 1 << 32
+_MAX_S: Final = 1 << 32
 
 
 @dataclass
 class _Run:
-    """What was read of a run so far; times in seconds since 1970. `names` are those of the history.
+    """State of reading a run. Times are seconds since 1970.
 
-    `fetch` returns a file that was logged, from the folder ``files`` beside the run's.
+    Attributes
+    ----------
+    fetch
+        Returns the bytes of a logged file, from the folder ``files`` next to the run's file.
+    names
+        Names of the values in the history.
+    others
+        Number of values that are not imported.
     """
 
     fetch: Fetch
-
     start_s: float | None = None
     last_s: float | None = None
     config: dict[str, Any] = field(default_factory=dict)
@@ -58,22 +64,24 @@ class _Run:
 
 
 def read(source: "Source", recording: "ImportedRun") -> None:
-    """Import a run; records that cannot be read are refused, and others after them still found.
+    """Import a run. Damaged records are refused; reading continues with the next block.
 
     Raises
     ------
     SourceError
-        The file does not begin as wandb's do.
+        The file does not have wandb's header.
     """
     run = _Run(partial(file_below, source.fs, f"{source.parent}/files"))
     with source.binary_stream() as file:
         if not file.read(_HEADER).startswith(_IDENTITY):
-            raise SourceError("no file of wandb", where=source.name, hint="name the run's folder, or run-….wandb in it")
+            raise SourceError(
+                "not a file of wandb", where=source.name, hint="name the run's folder, or its run-….wandb"
+            )
         for raw in _records(file):
             try:
                 if isinstance(raw, str):
                     raise DamagedError(raw)  # noqa: TRY301 - refused like any other
-                _take(fields(raw), run, recording)
+                _read_record(fields(raw), run, recording)
             except DamagedError as error:
                 recording.refuse("scalars", str(error), "")
     _add_summary(run, recording)
@@ -81,7 +89,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
         severity = "error" if run.exit_code else "info"
         about = json.dumps({"exit_code": run.exit_code})
         recording.row("events", _ns(run.last_s), event="run_end", severity=severity, attributes=about)
-    recording.not_imported["values that are no numbers"] += run.others
+    recording.not_imported["values that are not numbers"] += run.others
     if (at_s := run.start_s or run.last_s) is not None:
         annotate(recording, _ns(at_s), name=run.title, note=run.note, tags=run.tags)
     recording.facts = {"job": recording.run, "world_size": None, **run.facts}
@@ -90,7 +98,7 @@ def read(source: "Source", recording: "ImportedRun") -> None:
 
 
 def _records(file: IO[bytes]) -> Iterator[bytes | str]:
-    """Yield whole records, and a text for what is damaged: the rest of its block is passed over."""
+    """Yield complete records, and the reason in place of a damaged record, whose block is skipped."""
     parts: list[bytes] = []
     block, at = file.read(_BLOCK - _HEADER), 0
     while block:
@@ -121,14 +129,14 @@ def _records(file: IO[bytes]) -> Iterator[bytes | str]:
 
 
 def _sums(kind: int, body: bytes) -> tuple[int, int]:
-    """Return the checksum as wandb writes it, and masked as LevelDB does."""
+    """Return the checksum without a mask, as wandb writes it, and with LevelDB's mask."""
     crc = zlib.crc32(body, zlib.crc32(bytes([kind])))
     return crc, (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _take(record: Fields, run: _Run, recording: "ImportedRun") -> None:
+def _read_record(record: Fields, run: _Run, recording: "ImportedRun") -> None:
     if _HISTORY in record:
-        _history(message(record, _HISTORY), run, recording)
+        _add_history(message(record, _HISTORY), run, recording)
     elif _STATS in record:
         stats = message(record, _STATS)
         at = _timestamp(message(stats, 2))
@@ -141,30 +149,30 @@ def _take(record: Fields, run: _Run, recording: "ImportedRun") -> None:
         for raw in summary.get(2, []):
             run.summary.pop(text(fields(raw) if isinstance(raw, bytes) else {}, _SUMMARY_KEY), None)
     elif _CONFIG in record:
-        _config(message(record, _CONFIG), run)
+        _read_config(message(record, _CONFIG), run)
     elif _RUN in record:
-        _take_run_facts(message(record, _RUN), run, recording)
+        _read_run(message(record, _RUN), run, recording)
     elif _EXIT in record:
         code = message(record, _EXIT).get(1, [0])[-1]
         run.exit_code = code if isinstance(code, int) and code < 1 << 31 else 1
 
 
-def _history(history: Fields, run: _Run, recording: "ImportedRun") -> None:
-    given, objects = split_objects(dict(_values(history, 1)))
-    values = dict(_numbers(given, run))
+def _add_history(history: Fields, run: _Run, recording: "ImportedRun") -> None:
+    plain, objects = split_objects(dict(_values(history, 1)))
+    values = dict(_numbers(plain, run))
     run.names.update(values, objects)
-    at, ran = values.pop("_timestamp", None), values.pop("_runtime", None)
-    if at is None and ran is not None and run.start_s is not None:
-        at = run.start_s + ran
-    position = values.pop("_step", None)
-    if position is None:
-        counted = message(history, 2).get(1, [0])[-1]
-        position = float(counted) if isinstance(counted, int) else 0.0
-    if at is None or not (math.isfinite(at) and 0 < at < _LARGEST_S):
-        recording.refuse("scalars", "a row of the history without a time", json.dumps(values))
+    at, runtime_s = values.pop("_timestamp", None), values.pop("_runtime", None)
+    if at is None and runtime_s is not None and run.start_s is not None:
+        at = run.start_s + runtime_s
+    raw_step = values.pop("_step", None)
+    if raw_step is None:
+        counter = message(history, 2).get(1, [0])[-1]
+        raw_step = float(counter) if isinstance(counter, int) else 0.0
+    if at is None or not (math.isfinite(at) and 0 < at < _MAX_S):
+        recording.refuse("scalars", "the history's row has no time", json.dumps(values))
         return
     run.last_s = at if run.last_s is None else max(run.last_s, at)
-    step = int(position) if math.isfinite(position) and 0 <= position < 1 << 62 else None
+    step = int(raw_step) if math.isfinite(raw_step) and 0 <= raw_step < 1 << 62 else None
     for name, value in values.items():
         recording.unregistered(name, value, _ns(at), step=step)
     for name, item in objects.items():
@@ -172,27 +180,27 @@ def _history(history: Fields, run: _Run, recording: "ImportedRun") -> None:
 
 
 def _add_summary(run: _Run, recording: "ImportedRun") -> None:
-    """Add what stands in the summary alone: set once, at the end or in between, and in no row of the history."""
+    """Add values of the summary whose names are in no row of the history."""
     at = run.summary.get("_timestamp")
-    if not (isinstance(at, int | float) and math.isfinite(at) and 0 < at < _LARGEST_S):
+    if not (isinstance(at, int | float) and math.isfinite(at) and 0 < at < _MAX_S):
         at = None
     at = at or run.last_s or run.start_s
-    for name, given in sorted(split_objects(run.summary)[0].items()):
+    for name, raw_value in sorted(split_objects(run.summary)[0].items()):
         if name in run.names or name.startswith("_"):
             continue
-        value = number(given)
+        value = number(raw_value)
         if value is None or len(name) > LONGEST_NAME:
             run.others += 1
         elif at is None:
-            recording.refuse("scalars", "a value of the summary without a time", json.dumps({name: given}))
+            recording.refuse("scalars", "the summary's value has no time", json.dumps({name: raw_value}))
         else:
             run.last_s = at if run.last_s is None else max(run.last_s, at)
             recording.unregistered(name, value, _ns(at))
 
 
-def _numbers(given: Mapping[str, Any], run: _Run) -> Iterator[tuple[str, float]]:
-    """Yield names and numbers; what are no numbers is counted."""
-    for name, item in given.items():
+def _numbers(values: Mapping[str, Any], run: _Run) -> Iterator[tuple[str, float]]:
+    """Yield names and numbers, and count other values in `run.others`."""
+    for name, item in values.items():
         value = number(item)
         if value is not None and 0 < len(name) <= LONGEST_NAME:
             yield name, value
@@ -200,8 +208,9 @@ def _numbers(given: Mapping[str, Any], run: _Run) -> Iterator[tuple[str, float]]
             run.others += 1
 
 
-def _values(of: Fields, number: int) -> Iterator[tuple[str, Any]]:
-    for raw in of.get(number, []):
+def _values(parent: Fields, field_number: int) -> Iterator[tuple[str, Any]]:
+    """Yield name and JSON value of each item of a repeated field."""
+    for raw in parent.get(field_number, []):
         item = fields(raw) if isinstance(raw, bytes) else {}
         nested = [part.decode(errors="replace") for part in item.get(_NESTED, []) if isinstance(part, bytes)]
         try:
@@ -211,20 +220,20 @@ def _values(of: Fields, number: int) -> Iterator[tuple[str, Any]]:
         yield text(item, _KEY) or ".".join(nested), value
 
 
-def _config(config: Fields, run: _Run) -> None:
+def _read_config(config: Fields, run: _Run) -> None:
     for name, value in _values(config, 1):
         if name and not name.startswith("_wandb"):
             try:
                 redacted = redact_names({name: value})
                 json.dumps(redacted)
                 run.config |= redacted
-            except RecursionError:  # nested too deeply for anybody to have written it
+            except RecursionError:  # nested too deeply
                 run.others += 1
 
 
-def _take_run_facts(about: Fields, run: _Run, recording: "ImportedRun") -> None:
+def _read_run(about: Fields, run: _Run, recording: "ImportedRun") -> None:
     run.start_s = _timestamp(message(about, 17)) or run.start_s
-    _config(message(about, 4), run)
+    _read_config(message(about, 4), run)
     run.title, run.note = text(about, 8) or run.title, text(about, 9) or run.note
     run.tags = [raw.decode(errors="replace") for raw in about.get(10, []) if isinstance(raw, bytes)] or run.tags
     for label, field_number in (("tracker_id", 1), ("tracker_group", 6), ("sweep", 12)):
@@ -241,9 +250,9 @@ def _take_run_facts(about: Fields, run: _Run, recording: "ImportedRun") -> None:
     run.facts |= {name: value for name, value in facts.items() if value}
 
 
-def _timestamp(of: Fields) -> float | None:
-    seconds, nanos = of.get(1, [0])[-1], of.get(2, [0])[-1]
-    if not isinstance(seconds, int) or not isinstance(nanos, int) or not 0 < seconds < _LARGEST_S:
+def _timestamp(value: Fields) -> float | None:
+    seconds, nanos = value.get(1, [0])[-1], value.get(2, [0])[-1]
+    if not isinstance(seconds, int) or not isinstance(nanos, int) or not 0 < seconds < _MAX_S:
         return None
     return seconds + nanos / 1e9
 

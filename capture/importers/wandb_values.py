@@ -1,7 +1,7 @@
-"""Values as wandb logs them: numbers, and histograms, images and files as objects with ``_type``.
+"""wandb values: numbers, and histograms, images and files, which wandb logs as objects with ``_type``.
 
-Source: wandb/sdk/data_types. New releases write such an object as nested keys (``pic._type``, ``pic.path``), which
-`split_objects` joins again.
+Source: wandb/sdk/data_types. New releases flatten an object to several keys (``pic._type``, ``pic.path``);
+`split_objects` restores it.
 """
 
 import json
@@ -26,11 +26,11 @@ _HEX: Final = frozenset("0123456789abcdef")
 _SHA256: Final = 64
 
 Fetch = Callable[[str], bytes | None]
-"""Returns the bytes of a run's file by its path; None if it is not there."""
+"""Returns the bytes of a run's file by its path; None if it does not exist."""
 
 
 def number(raw_value: Any) -> float | None:  # noqa: ANN401 - JSON
-    """Return a number, or NaN or an infinity by its word; None for other values, and for bools."""
+    """Return a number, or the NaN or infinity of a word such as ``NaN``; None for other values, and for bools."""
     value = _NUMBER_WORDS.get(raw_value, raw_value) if isinstance(raw_value, str) else raw_value
     try:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
@@ -39,15 +39,15 @@ def number(raw_value: Any) -> float | None:  # noqa: ANN401 - JSON
 
 
 def file_below(fs: Any, folder: str, path: str) -> bytes | None:  # noqa: ANN401 - a file system of fsspec
-    """Return the bytes of a file below a folder; None if it is not there, or large."""
-    whole = f"{folder}/{path}"
-    if not fs.isfile(whole) or int(fs.info(whole)["size"] or 0) > MOST_HELD_BYTES:
+    """Return the bytes of a file below a folder; None if it does not exist, or exceeds `MOST_HELD_BYTES`."""
+    full_path = f"{folder}/{path}"
+    if not fs.isfile(full_path) or int(fs.info(full_path)["size"] or 0) > MOST_HELD_BYTES:
         return None
-    return bytes(fs.cat_file(whole))
+    return bytes(fs.cat_file(full_path))
 
 
 def split_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return the values that are no objects, and the objects, by name.
+    """Split values into plain values and objects, each by name.
 
     >>> split_objects({"loss": 1, "pic._type": "image-file", "pic.size": 69})
     ({'loss': 1}, {'pic': {'_type': 'image-file', 'size': 69}})
@@ -56,9 +56,9 @@ def split_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
     nested = {name.removesuffix(f".{_TYPE}") for name in values if name.endswith(f".{_TYPE}")}
     plain: dict[str, Any] = {}
     for name, value in values.items():
-        owner = next((each for each in nested if name.startswith(f"{each}.")), None)
-        if owner is not None:
-            objects.setdefault(owner, {})[name.removeprefix(f"{owner}.")] = value
+        parent = next((prefix for prefix in nested if name.startswith(f"{prefix}.")), None)
+        if parent is not None:
+            objects.setdefault(parent, {})[name.removeprefix(f"{parent}.")] = value
         elif name not in objects:
             plain[name] = value
     return plain, objects
@@ -67,7 +67,7 @@ def split_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 def add_object(
     recording: "ImportedRun", name: str, value: dict[str, Any], at_ns: int, step: int | None, fetch: Fetch
 ) -> bool:
-    """Add a histogram as a distribution, an image as a medium, another file by reference; False for other objects."""
+    """Add a histogram to `distributions`, an image to `media`, another file to `artifacts`; False for other objects."""
     name = redacted_name(name, LONGEST_NAME)
     if value.get(_TYPE) == "histogram":
         histogram = _histogram(value)
@@ -75,30 +75,30 @@ def add_object(
             recording.distribution(name, histogram, at_ns, step=step, sum=None)
         return histogram is not None
     paths = value.get("filenames") if isinstance(value.get("filenames"), list) else [value.get("path")]
-    named = [path for path in paths or () if isinstance(path, str) and ".." not in path.split("/")]
-    for index, path in enumerate(named):
+    safe_paths = [path for path in paths or () if isinstance(path, str) and ".." not in path.split("/")]
+    for index, path in enumerate(safe_paths):
         raw = fetch(path) if str(value.get(_TYPE)).startswith("image") else None
         label = name if not index else f"{name}/{index}"
         if raw is None or not recording.media(label, raw, IMAGE, at_ns, step=step):
             _add_reference(recording, label, path, value, at_ns, step)
-    return bool(named)
+    return bool(safe_paths)
 
 
 def _add_reference(
     recording: "ImportedRun", name: str, path: str, value: dict[str, Any], at_ns: int, step: int | None
 ) -> None:
     size, sha256 = value.get("size"), str(value.get("sha256"))
-    known = {"bytes": size} if isinstance(size, int) and size >= 0 else {}
+    columns = {"bytes": size} if isinstance(size, int) and size >= 0 else {}
     is_digest = len(sha256) == _SHA256 and _HEX.issuperset(sha256)
     about = json.dumps({"wandb_type": redacted_name(value.get(_TYPE), LONGEST_NAME), "path": redacted_name(path, 1024)})
     recording.row(
         "artifacts", at_ns, name=name, kind="other", action="created", step=step, file_count=1, attributes=about,
-        sha256=sha256 if is_digest else None, media_type=mimetypes.guess_type(path)[0], **known,
+        sha256=sha256 if is_digest else None, media_type=mimetypes.guess_type(path)[0], **columns,
     )  # fmt: skip
 
 
 def _histogram(value: dict[str, Any]) -> Histogram | None:
-    """Return a histogram, its bounds packed or not; None if it is empty or cannot be read."""
+    """Convert a histogram with packed or listed bounds; None if it is empty or cannot be read."""
     packed = value.get("packedBins")
     try:
         counts = np.atleast_1d(np.array(value.get("values"), np.float64))

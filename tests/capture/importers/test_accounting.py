@@ -66,7 +66,7 @@ def test_pbs(lake, spool, tmp_path):
     """GPUs are those of the vnodes, else those asked for; signals, deletions and limits are told apart."""
     (tmp_path / "pbs").write_text(PBS)
     done = imported(lake, spool, "pbs", tmp_path / "pbs")
-    assert done.refused == {"it ended before it started": 1, "a field with two values": 1}
+    assert done.refused == {"it ended before it started": 1, "a field has two values": 1}
     assert done.notes == ["records that end or start no job are left out: D 1, Q 1"]
     jobs = jobs_of(lake)
     deleted, array, late, runs = (jobs[name] for name in ("3073070.srv", "7[3].srv", "8.srv", "10.srv"))
@@ -106,7 +106,7 @@ def test_lsf(lake, spool, tmp_path):
     ]  # fmt: skip
     (tmp_path / "lsb.acct").write_text("".join(text))
     done = imported(lake, spool, "lsf", tmp_path / "lsb.acct")
-    assert (done.rows["jobs"], done.refused) == (4, {"a record that is cut off": 1})
+    assert (done.rows["jobs"], done.refused) == (4, {"the record is cut off": 1})
     jobs = jobs_of(lake)
     first, limit, killed, never = (jobs[name] for name in ("404717", "2[5]", "3", "4"))
     assert (first["job_name"], first["gpu_count"], first["cpu_count"]) == ('a "quoted" name', 2, 8)

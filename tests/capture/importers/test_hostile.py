@@ -101,7 +101,7 @@ def test_scalars_of_other_wire_types(tmp_path):
     raw = HEAD + b"".join(record(at + summary) for at in times)
     done = taken("tensorboard", tmp_path / "events.out.tfevents.1", raw)
     assert done.rows == {"runs": 1, "scalars": 1}
-    assert done.refused == {"an event without a time, or with a name that is too long": 2 * len(values)}
+    assert done.refused == {"the event has no time, or its name is too long": 2 * len(values)}
 
 
 def test_a_configuration_that_is_nested_too_deeply(lake, spool, tmp_path):
@@ -115,7 +115,7 @@ def test_a_configuration_that_is_nested_too_deeply(lake, spool, tmp_path):
     assert (done.rows["scalars"], done.refused) == (1, {})
     (row,) = ask(lake, "SELECT config, labels FROM runs")
     assert json.loads(row["config"]) == {"lr": 0.5}
-    assert '"not_imported":"1 values that are no numbers' in row["labels"]
+    assert '"not_imported":"1 values that are not numbers' in row["labels"]
 
 
 @FAST

@@ -112,7 +112,8 @@ def test_traces_of_different_runs(spool, tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / f"{name}.json").write_text(json.dumps(trace(EVENTS) | facts))
         (tmp_path / name / "rank-0.json").write_text(json.dumps(trace(EVENTS)))
-    with pytest.raises(SourceError, match=r"not one run: its ranks report world sizes 2 \(b.json\) and 8 \(a.json\)"):
+    message = r"the traces are of several runs: their world sizes are 2 \(b.json\) and 8 \(a.json\)"
+    with pytest.raises(SourceError, match=message):
         import_files("kineto", [str(tmp_path / "*.json")], str(spool))
     with pytest.raises(SourceError, match="rank 3 has traces in several folders"):
         import_files("kineto", [str(tmp_path / "*" / "rank-0.json")], str(spool), run="r")
@@ -132,7 +133,7 @@ def test_no_trace(spool, tmp_path):
     """JSON of another kind is refused."""
     file = tmp_path / "x.json"
     file.write_text('{"schemaVersion": 1, "other": 1}')
-    with pytest.raises(SourceError, match="no events of a trace"):
+    with pytest.raises(SourceError, match="the file has no events of a trace"):
         import_files("kineto", [str(file)], str(spool))
 
 

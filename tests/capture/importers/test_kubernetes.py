@@ -100,7 +100,7 @@ def test_jobs_and_their_pods(lake, spool, tmp_path):
     (tmp_path / "all.json").write_text(listed(*objects))
     done = imported(lake, spool, "kubernetes", tmp_path / "all.json")
     assert (done.rows, done.refused) == ({"events": 1, "jobs": 6, "runs": 1}, {})
-    assert done.notes == ["objects that are no jobs are left out: Service 1"]
+    assert done.notes == ["objects that are not jobs are left out: Service 1"]
     jobs = {row["job_id"]: row for row in ask(lake, "SELECT * FROM jobs")}
     train = jobs["train"]
     assert (train["gpu_count"], train["gpu_time_s"], train["elapsed_s"]) == (16, 8 * 3600 + 8 * 3000, 3600)
@@ -133,7 +133,7 @@ def test_watched_objects_one_behind_the_other(lake, spool, tmp_path):
     nameless = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"uid": "u"}}
     (tmp_path / "w.json").write_text(json.dumps(JOB) + "\n" + json.dumps(nameless, indent=2) + json.dumps(ALONE) + "\n")
     done = imported(lake, spool, "kubernetes", tmp_path / "w.json")
-    assert (done.rows["jobs"], done.refused) == (2, {"an object without a name": 1})
+    assert (done.rows["jobs"], done.refused) == (2, {"the object has no name": 1})
     assert imported(lake, spool, "kubernetes", tmp_path / "w.json").again == 1
 
 
@@ -141,7 +141,7 @@ def test_watched_objects_one_behind_the_other(lake, spool, tmp_path):
 def test_a_document_that_is_cut_off(tmp_path, cut):
     """Is refused whole: what is missing may be the pods of a job."""
     (tmp_path / "x.json").write_text(listed(JOB, *PODS)[:cut])
-    with pytest.raises(SourceError, match="no whole JSON document"):
+    with pytest.raises(SourceError, match="not a complete JSON document"):
         import_files("kubernetes", [str(tmp_path / "x.json")], str(tmp_path / "spool"))
 
 

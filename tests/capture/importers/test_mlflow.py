@@ -110,7 +110,7 @@ def test_tables(lake, spool, tmp_path):
     done = imported(lake, spool, "mlflow", path)
     assert done.skipped == {"deleted in MLflow": 2}
     assert done.refused == {
-        "a metric's row without time, value and step": 1, "a step below zero, or beyond 64 bits": 1,
+        "the row needs time, value and step": 1, "the step is below 0 or above 64 bits": 1,
     }  # fmt: skip
     rows = ask(lake, "SELECT metric, step, value, value_flag f FROM scalars ORDER BY metric")
     assert [tuple(row.values()) for row in rows] == [
@@ -118,7 +118,7 @@ def test_tables(lake, spool, tmp_path):
     ]  # fmt: skip
     (of,) = ask(lake, "SELECT config, labels FROM runs")
     assert json.loads(of["config"]) == {"lr": 1e-05}
-    assert json.loads(of["labels"])["times"] == "1 values without a time have that of the run's start"
+    assert json.loads(of["labels"])["times"] == "1 values without a time have the run's start"
     files = ask(lake, "SELECT name, action, bytes, tag FROM artifacts ORDER BY action, tag")
     assert [tuple(row.values()) for row in files] == [
         ("a.txt", "created", 5, None), ("net", "tagged", None, "best"), ("net", "tagged", None, "version 2"),
@@ -140,9 +140,9 @@ def test_damaged_and_hostile(lake, spool, store):
     done = imported(lake, spool, "mlflow", store)
     assert list(done.nothing) == [f"1/{B}/meta.yaml:2"]
     assert done.refused == {
-        "a metric's line without time, value and step": 4, "a step below zero, or beyond 64 bits": 1, "not UTF-8": 1,
+        "the line needs time, value and step": 4, "the step is below 0 or above 64 bits": 1, "not UTF-8": 1,
     }  # fmt: skip
-    assert done.first_refused[0] == f"one-{A[:8]}:2: a metric's line without time, value and step"
+    assert done.first_refused[0] == f"one-{A[:8]}:2: the line needs time, value and step"
     assert all(name.isprintable() and "<" not in name for name in done.runs)
     assert len(done.runs) == 2
 
@@ -154,7 +154,7 @@ def test_what_is_no_store(spool, tmp_path):
     tables(tmp_path / "none.db", {})
     for place, words in (
         (tmp_path / "x.db", "cannot be read"), (tmp_path / "y", "no store of MLflow"), (tmp_path, "no store of MLflow"),
-        (tmp_path / "none.db", "without a run"), (tmp_path / "gone", "no such file"),
+        (tmp_path / "none.db", "has no runs"), (tmp_path / "gone", "no such file"),
     ):  # fmt: skip
         with pytest.raises(SourceError, match=words) as error:
             import_files("mlflow", [str(place)], str(spool))

@@ -10,7 +10,7 @@ from published_lakes import documented
 
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.mlperf import platform_of
-from ranklake.capture.importers.mlperf_lines import pieces
+from ranklake.capture.importers.mlperf_lines import entries
 from ranklake.capture.importers.source import Line, SourceError
 from ranklake.lake.rollups.runner import run_rollups
 
@@ -374,7 +374,7 @@ def test_lines_of_version_06(lake, spool, tmp_path):
     lines = [f":::MLL {at} {key}: {json.dumps({'value': value, 'metadata': {}})}" for at, key, value in told]
     (tmp_path / "log").write_text("\n".join([*lines, ":::MLL 1560216892.0 run_final: {"]))
     done = imported(lake, spool, "mlperf", tmp_path / "log", run="r")
-    assert (done.rows["events"], done.refused) == (5, {"an MLLOG line that is not whole": 1})
+    assert (done.rows["events"], done.refused) == (5, {"the MLLOG line is incomplete": 1})
     run_rollups(lake, ["goodput"])
     (account,) = ask(lake, "SELECT wall_ns, init_ns, productive_ns FROM goodput")
     assert [ns / 10**6 for ns in account.values()] == [190_500, 89_343, 100_000]
@@ -387,7 +387,7 @@ def test_lines_of_version_06(lake, spool, tmp_path):
 )
 def test_labels(label, rank):
     """Launchers and collectors name the rank in one of many ways."""
-    (piece,) = pieces(Line(1, label + line("run_start", 1), None))
+    (piece,) = entries(Line(1, label + line("run_start", 1), None))
     assert piece[0] == rank
 
 
@@ -437,9 +437,9 @@ def test_times_of_no_unit(lake, spool, tmp_path):
     lines += [fact("seed", 1), ':::MLLOG {"time_ms": 1}', ":::MLLOG [1", fact("seed", 1, time_ms="now")]
     (tmp_path / "log").write_text("\n".join(lines))
     assert set(imported(lake, spool, "mlperf", tmp_path / "log", run="r").refused) == {
-        "a time that is not ms since 1970, as time_ms should be", "an MLLOG line whose time is 0",
-        "an MLLOG line without a time", "an MLLOG line without a key", "an MLLOG line that is not whole",
-        "a time that is no number",
+        "the time is not ms since 1970, as time_ms should be", "the MLLOG line's time is 0",
+        "the MLLOG line has no time", "the MLLOG line has no key", "the MLLOG line is incomplete",
+        "the time is not a number",
     }  # fmt: skip
     run_rollups(lake, ["goodput"])
     assert ask(lake, "SELECT status FROM goodput") == [{"status": "imported"}]

@@ -45,13 +45,13 @@ def test_a_log_among_the_jobs_output(lake, spool, tmp_path):
     (tmp_path / "slurm.out").write_text("0: epoch 1\n0: n:1:1 [0] NCCL INFO one\n3: n:2:1 [1] NCCL INFO two\n")
     imported(lake, spool, "nccl", tmp_path / "slurm.out", run="r")
     assert [row["rank"] for row in ask(lake, "SELECT rank FROM logs ORDER BY rank")] == [0, 3]
-    assert "last changed" in json.loads(ask(lake, "SELECT labels FROM runs")[0]["labels"])["times"]
+    assert "last change" in json.loads(ask(lake, "SELECT labels FROM runs")[0]["labels"])["times"]
 
 
 def test_a_file_without_nccl_is_refused(spool, tmp_path):
     """In one line, with what to do."""
     (tmp_path / "log").write_text("hello\nworld\n")
-    with pytest.raises(SourceError, match=r"no line of NCCL is in the file.*NCCL_DEBUG=INFO"):
+    with pytest.raises(SourceError, match=r"the file has no line of NCCL.*NCCL_DEBUG=INFO"):
         import_files("nccl", [str(tmp_path / "log")], str(spool))
 
 
@@ -97,7 +97,7 @@ def test_inspector(lake, spool, tmp_path):
     assert (split["rank"], split["group_size"], split["process_group"]) == (2, 2, "0x1")
     assert send["name"] == "send"
     reasons = sorted(row["reason"] for row in rejects(lake))
-    assert reasons == ["import: dump_timestamp_us: no count", "import: metadata: no object", "import: no JSON"]
+    assert reasons == ["import: dump_timestamp_us: not a count", "import: metadata: not an object", "import: not JSON"]
 
 
 def member(rank, count=1204, **status):
@@ -135,7 +135,7 @@ def test_ras(lake, spool, tmp_path):
     assert behind["behind"] == {"AllReduce": {"launched": 1203, "most": 1204}}
     assert failed["async_error"] == 6
     assert dead == {"group": "0x8f", "group_size": 4, "missing": True, "unresponsive": True, "considered_dead": True}
-    assert [row["reason"] for row in rejects(lake)] == ["import: a communicator without hash, size and ranks"]
+    assert [row["reason"] for row in rejects(lake)] == ["import: the communicator needs hash, size and ranks"]
     assert ask(lake, "SELECT world_size, nccl_version FROM runs") == [{"world_size": 4, "nccl_version": "2.30.3"}]
 
 

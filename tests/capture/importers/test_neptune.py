@@ -79,7 +79,7 @@ def test_a_run_whole(lake, spool, tmp_path):
         value("outside", "file", {"path": "../../outside"}), value("odd", "gitref"), part=1,
     )  # fmt: skip
     done = imported(lake, spool, "neptune", tmp_path / "data")
-    assert (done.runs, done.refused) == (["SAN-1"], {"a value of a series without a time": 1})
+    assert (done.runs, done.refused) == (["SAN-1"], {"the value has no time": 1})
     scalars = ask(lake, "SELECT metric, step, value, value_flag f, CAST(ts AS TEXT) at FROM scalars ORDER BY ts")
     assert [(*tuple(row.values())[:4], row["at"][17:19]) for row in scalars] == [
         ("loss", 0, 2.5, None, "01"), ("loss", 1, None, "+inf", "02"), ("loss", None, 1.5, None, "03"),
@@ -91,7 +91,7 @@ def test_a_run_whole(lake, spool, tmp_path):
     }  # fmt: skip
     labels = json.loads(run["labels"])
     assert (run["job"], labels["steps"][:1], labels["neptune_run_id"]) == ("team/digits", "1", "SAN-1")
-    assert labels["not_imported"] == "1 values of histogram_series that are none, 1 values of the type gitref"
+    assert labels["not_imported"] == "1 invalid values of histogram_series, 1 values of the type gitref"
     log = ask(lake, "SELECT logger, stream, message FROM logs")[0]
     assert (log["stream"], "abcdefghij" in log["message"]) == ("stdout", False)
     assert ask(lake, "SELECT metric, step, count, sum, min, max FROM distributions") == [

@@ -47,7 +47,7 @@ def test_an_experiment_of_comet(lake, spool):
     assert json.loads(run["config"]) == {
         "lr": 0.0003, "batch": 32, "opt|name": "adam", "opt|betas": [0.9, 0.95], "amp": True, "api_key": "[redacted]",
     }  # fmt: skip
-    assert json.loads(run["labels"])["not_imported"] == "1 messages html, 1 values that are no numbers"
+    assert json.loads(run["labels"])["not_imported"] == "1 messages html, 1 values that are not numbers"
     assert run["job"] == "digits"
     notes = ask(lake, "SELECT kind, key, value, number FROM annotations ORDER BY kind, key")
     assert [tuple(row.values()) for row in notes] == [
@@ -127,7 +127,7 @@ def test_a_task_that_a_script_fetched(lake, spool, tmp_path):
     (tmp_path / "task.json").write_text(json.dumps(task))
     (tmp_path / "scalars.json").write_text(json.dumps(series))
     done = imported(lake, spool, "clearml", tmp_path)
-    assert (done.runs, done.refused) == (["t-ab12"], {"a value without a number, a name or a time": 1})
+    assert (done.runs, done.refused) == (["t-ab12"], {"the value has no number, name or time": 1})
     rows = ask(lake, "SELECT metric, step, value, CAST(ts AS TEXT) at FROM scalars ORDER BY step")
     assert [(r["metric"], r["step"], r["value"], r["at"][11:16]) for r in rows] == [
         ("loss/train", 0, 2.5, "13:00"), ("loss/train", 1, 1.5, "13:00"),
@@ -164,11 +164,11 @@ def test_messages_that_nobody_wrote(lake, spool, tmp_path):
     (folder / "messages.json").write_text("\n".join(lines))
     done = imported(lake, spool, "comet", folder)
     assert (done.runs, values(lake)) == (["experiment-killed"], [("old", None, 1.5)])
-    assert done.refused == {"a name that is empty or too long": 1, "no message of Comet": 3}
+    assert done.refused == {"the name is empty or too long": 1, "not a message of Comet": 3}
     assert len(rejects(lake)) == 4
     assert [row["uri"] for row in ask(lake, "SELECT uri FROM artifacts")] == [None]
     labels = json.loads(ask(lake, "SELECT labels FROM runs")[0]["labels"])
-    assert labels["not_imported"] == "1 histograms that cannot be read, 2 values that are no numbers"
+    assert labels["not_imported"] == "1 histograms that cannot be read, 2 values that are not numbers"
 
 
 def test_archives_that_cannot_be_read(spool, tmp_path):
@@ -182,7 +182,7 @@ def test_archives_that_cannot_be_read(spool, tmp_path):
     with pytest.raises(SourceError, match=r"bad\.zip: the ZIP archive cannot be read"):
         import_files("comet", [str(tmp_path / "bad.zip")], str(spool))
     empty = packed(tmp_path / "empty.zip", messages__json="{}\n")
-    with pytest.raises(SourceError, match=r"empty: nothing says when the experiment was; restore its experiment\.json"):
+    with pytest.raises(SourceError, match=r"empty: the experiment has no time; restore its experiment\.json"):
         import_files("comet", [str(empty)], str(spool))
     other = packed(tmp_path / "other.zip", data__pkl="x")
     with pytest.raises(SourceError, match="no run of Comet; name a folder or a ZIP archive"):
@@ -195,7 +195,7 @@ def test_archives_that_cannot_be_read(spool, tmp_path):
     with zipfile.ZipFile(text, "w") as archive:
         archive.writestr("task.json", json.dumps({"id": "1", "name": "t", "project_name": "p"}))
     (tmp_path / "untimed.zip").write_bytes(text.getvalue())
-    with pytest.raises(SourceError, match=r"t: nothing says when the task was; add events in metrics\.jsonl"):
+    with pytest.raises(SourceError, match=r"t: the task has no time; add events in metrics\.jsonl"):
         import_files("clearml", [str(tmp_path / "untimed.zip")], str(spool))
 
 
@@ -207,7 +207,7 @@ def test_damaged_archives_beside_whole_ones(spool, tmp_path):
     (tmp_path / "gone.zip").symlink_to(tmp_path / "nothing")
     done = import_files("comet", [str(tmp_path)], str(spool))
     assert (len(done.runs), sorted(done.nothing)) == (1, ["empty.zip", "gone.zip", "zeros.zip"])
-    assert done.not_imported == {"messages html": 1, "values that are no numbers": 1}
+    assert done.not_imported == {"messages html": 1, "values that are not numbers": 1}
 
 
 @pytest.mark.parametrize("name", ["mlflow", "comet", "wandb", "tensorboard", "tracker_export", "megatron"])

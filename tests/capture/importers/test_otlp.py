@@ -162,13 +162,13 @@ def test_logs_of_the_sdk(lake, spool, tmp_path):
 
 
 BAD = (
-    ({"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "x", "spanId": "00f067aa0ba902b7"}]}]}]}, "a beginning"),
+    ({"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "x", "spanId": "00f067aa0ba902b7"}]}]}]}, "has no begin"),
     ({"resourceSpans": [{"scopeSpans": [{"spans": [{"spanId": "zz", "startTimeUnixNano": 1, "endTimeUnixNano": 2}]}]}]},
-     "none of OTLP"),
-    ({"resourceSpans": [{"scopeSpans": [{"spans": "abc"}]}]}, "none of OTLP"),
+     "not an item of OTLP"),
+    ({"resourceSpans": [{"scopeSpans": [{"spans": "abc"}]}]}, "not an item of OTLP"),
     ({"resourceSpans": "abc"}, "not a request"),
-    ({"resourceLogs": [{"scopeLogs": [{"logRecords": [{"body": {"stringValue": "x"}}]}]}]}, "without a time"),
-    ({"resourceMetrics": [{"scopeMetrics": [{"metrics": [{"gauge": {"dataPoints": [{}]}}]}]}]}, "none of OTLP"),
+    ({"resourceLogs": [{"scopeLogs": [{"logRecords": [{"body": {"stringValue": "x"}}]}]}]}, "has no time"),
+    ({"resourceMetrics": [{"scopeMetrics": [{"metrics": [{"gauge": {"dataPoints": [{}]}}]}]}]}, "not an item of OTLP"),
     ({"resourceMetrics": [{"scopeMetrics": [{"metrics": [{"name": "h", "histogram": {"dataPoints": [
         {"count": 1, "timeUnixNano": 5, "explicitBounds": [2, 1], "bucketCounts": [1, 0, 0]}]}}]}]}]}, "buckets"),
     ({"something": "else"}, "not a request"),
@@ -200,7 +200,7 @@ def test_a_document_over_several_lines(lake, spool, tmp_path):
     assert imported(lake, spool, "otlp", file).rows == {"runs": 1, "spans": 1}
     file = tmp_path / "binary.json"
     file.write_bytes(b"\x00\x00\x00\x05\x0a\x03abc")
-    with pytest.raises(SourceError, match=r"no JSON of OTLP; have the collector's file exporter write it"):
+    with pytest.raises(SourceError, match=r"not JSON of OTLP; have the collector's file exporter write it"):
         import_files("otlp", [str(file)], str(spool))
 
 

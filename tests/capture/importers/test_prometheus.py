@@ -54,7 +54,7 @@ def test_a_range(lake, spool, tmp_path):
     file.write_text(json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}}))
     done = imported(lake, spool, "prometheus", file)
     assert done.rows == {"gpu_samples": 2, "runs": 1, "scalars": 1}
-    assert done.refused == {"a value that is none": 2}
+    assert done.refused == {"not a time and a number": 2}
     rows = ask(lake, "SELECT ts, gpu_utilization_ratio u FROM gpu_samples ORDER BY ts")
     assert [round(row["u"], 4) for row in rows] == [0.5, 0.6]
 
@@ -63,7 +63,7 @@ def test_another_answer(spool, tmp_path):
     """JSON that is no answer is refused."""
     file = tmp_path / "x.json"
     file.write_text('{"status": "success", "resultType": "matrix"}')
-    with pytest.raises(SourceError, match="no answer of Prometheus' API"):
+    with pytest.raises(SourceError, match="not a response of Prometheus' API"):
         import_files("prometheus", [str(file)], str(spool))
 
 
@@ -95,7 +95,7 @@ def test_what_is_alike_is_kept_apart(lake, spool, tmp_path):
     ]
     (tmp_path / "r.json").write_text(json.dumps({"data": {"resultType": "matrix", "result": result}}))
     done = imported(lake, spool, "prometheus", tmp_path / "r.json", run="range")
-    assert (done.rows["gpu_samples"], done.refused) == (2, {"a native histogram, which is no number": 1})
+    assert (done.rows["gpu_samples"], done.refused) == (2, {"native histograms are not supported": 1})
 
 
 def test_samples_with_long_labels(lake, spool, tmp_path):
@@ -103,5 +103,5 @@ def test_samples_with_long_labels(lake, spool, tmp_path):
     long = "x" * 3_900
     (tmp_path / "a.prom").write_text(f'a{{b="{long}",c=""}} 1 1700000000000\nb{{c="{long * 2}"}} 2 1700000000000\n')
     done = imported(lake, spool, "prometheus", tmp_path / "a.prom", run="r")
-    assert done.refused == {"a name that is too long": 1}
+    assert done.refused == {"the name is too long": 1}
     assert ask(lake, "SELECT metric FROM scalars") == [{"metric": f'prometheus/a{{b="{long}"}}'}]

@@ -81,7 +81,9 @@ def test_no_header(spool, tmp_path):
     """Without sacct's header nothing is imported, and what to print is said."""
     file = tmp_path / "sacct.txt"
     file.write_text("JobId|Stat\n1|2\n")
-    with pytest.raises(SourceError, match=r"names no JobID, State, .*; did you mean 'JobId'\? print it with: sacct"):
+    with pytest.raises(
+        SourceError, match=r"the header lacks JobID, State, .*; did you mean 'JobId'\? print it with: sacct"
+    ):
         import_files("sacct", [str(file)], str(spool))
 
 

@@ -124,7 +124,7 @@ def test_steps_are_rows_of_their_jobs(lake, spool, tmp_path):
     }  # fmt: skip
     (tmp_path / "s.json").write_text(json.dumps({"jobs": [job | {"steps": [step, "none"]}, 5], "meta": {"slurm": {}}}))
     done = imported(lake, spool, "sacct", tmp_path / "s.json")
-    assert (done.rows["jobs"], done.refused) == (2, {"no job": 2})
+    assert (done.rows["jobs"], done.refused) == (2, {"not a job": 2})
     row = next(row for row in ask(lake, "SELECT * FROM jobs") if row["job_id"] == "101_7.batch")
     assert (row["job_name"], row["cpu_time_s"], row["gpu_count"], row["outcome"]) == ("batch", 7.5, 2, "completed")
     assert (row["max_rss_bytes"], row["memory_bytes"]) == (12_345 * 1024, 1 << 30)
@@ -175,7 +175,7 @@ def test_sinfo_is_a_state_of_partitions(lake, spool, tmp_path):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ('{"jobs": [{"job_id": 1, "time": {', "no whole JSON document"),
+        ('{"jobs": [{"job_id": 1, "time": {', "not a complete JSON document"),
         ('{"errors": [], "nodes": [], "meta": {"slurm": {}}}', "neither jobs nor nodes"),
     ],
 )

@@ -132,7 +132,7 @@ def test_what_the_documented_script_writes(lake, spool, tmp_path, monkeypatch):
     facts = ask(lake, "SELECT job, config, labels FROM runs")[0]
     assert facts["job"] == "digits"
     assert json.loads(facts["config"]) == {"lr": 0.1, "opt": {"name": "adam"}, "api_key": "[redacted]"}
-    assert json.loads(facts["labels"])["not_imported"] == "3 values that are no numbers"
+    assert json.loads(facts["labels"])["not_imported"] == "3 values that are not numbers"
     notes = ask(lake, "SELECT kind, key, value, text FROM annotations ORDER BY kind, key")
     assert [tuple(row.values()) for row in notes] == [
         ("name", None, "first", None), ("note", None, None, "n"), ("tag", "a b", None, None),
@@ -152,7 +152,7 @@ def test_histories_alone(lake, spool, tmp_path):
     (tmp_path / "other.csv").write_text("epoch,loss\n1,2\n")
     (tmp_path / "other.parquet").write_bytes(b"PAR1 and no more")
     done = imported(lake, spool, "tracker_export", tmp_path)
-    assert (done.runs, done.refused) == (["a", "b", "c"], {"a row without a time": 1})
+    assert (done.runs, done.refused) == (["a", "b", "c"], {"the row has no time": 1})
     rows = ask(lake, "SELECT run, step, value FROM scalars WHERE metric = 'loss' ORDER BY run, step")
     assert [tuple(row.values()) for row in rows] == [("a", 0, 2.5), ("b", 0, 2.5), ("c", 0, 2.5), ("c", 1, 1.5)]
 
@@ -163,9 +163,9 @@ def test_what_is_no_export(spool, tmp_path):
     with pytest.raises(SourceError, match=r"no export of a tracker.*run\.json"):
         import_files("tracker_export", [str(tmp_path / "x")], str(spool))
     (tmp_path / "x" / "run.json").write_text("[1]")
-    with pytest.raises(SourceError, match="no run of a tracker"):
+    with pytest.raises(SourceError, match="not a run of a tracker"):
         import_files("tracker_export", [str(tmp_path / "x")], str(spool))
     (tmp_path / "x" / "run.json").write_text('{"id": "a", "config": {}, "summary": {"best": 1}}')
     (tmp_path / "x" / "history.jsonl").write_text('{"_step": 0, "_timestamp": 1795980684, "loss": 1}\n{"_step\n[]\n')
     done = import_files("tracker_export", [str(tmp_path / "x")], str(spool))
-    assert (done.rows["scalars"], done.refused) == (2, {"a row without a time": 1})
+    assert (done.rows["scalars"], done.refused) == (2, {"the row has no time": 1})

@@ -50,7 +50,7 @@ def test_a_project(lake, spool, tmp_path):
         ("configs", {**a, "run_name": "one", "config": json.dumps(config).encode(), "created_at": ""}),
     )  # fmt: skip
     done = imported(lake, spool, "trackio", file)
-    assert (len(done.runs), done.refused) == (2, {"a row without a time and values": 1})
+    assert (len(done.runs), done.refused) == (2, {"the row has no time or values": 1})
     assert done.runs[0] == "one-aaaaaaaa"
     rows = ask(lake, "SELECT metric, step, value, value_flag f, CAST(ts AS TEXT) at FROM scalars ORDER BY ts")
     assert [(*tuple(row.values())[:4], row["at"][17:19]) for row in rows] == [
@@ -59,7 +59,7 @@ def test_a_project(lake, spool, tmp_path):
     ]  # fmt: skip
     first = ask(lake, "SELECT job, config, labels FROM runs WHERE run = 'one-aaaaaaaa'")[0]
     assert (first["job"], json.loads(first["config"])) == ("digits", {"lr": "nan", "api_key": "[redacted]"})
-    assert json.loads(first["labels"])["not_imported"] == "4 values that are no numbers"
+    assert json.loads(first["labels"])["not_imported"] == "4 values that are not numbers"
     with closing(sqlite3.connect(file)) as connection, connection:
         table, values = call(5, {"loss": 0.5}, run_id="c" * 32)
         connection.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES (?, ?, ?, ?, ?)", tuple(values.values()))

@@ -86,7 +86,7 @@ def test_objects_are_no_metrics(lake, spool, tmp_path):
 def test_not_wandb(spool, tmp_path):
     """Another file is refused."""
     (tmp_path / "x.wandb").write_bytes(b"\0" * 20)
-    with pytest.raises(SourceError, match="no file of wandb"):
+    with pytest.raises(SourceError, match="not a file of wandb"):
         import_files("wandb", [str(tmp_path / "x.wandb")], str(spool))
 
 
@@ -119,7 +119,7 @@ def test_values_of_the_summary_alone(lake, spool, tmp_path):
         ("test/f1", 0.5, 9),
     ]
     (row,) = ask(lake, "SELECT labels FROM runs")
-    assert '"not_imported":"3 values that are no numbers"' in row["labels"]
+    assert '"not_imported":"3 values that are not numbers"' in row["labels"]
 
 
 def test_two_runs_do_not_become_one(tmp_path):
