@@ -1,1 +1,1 @@
-"""The audit trail: rows in a `chain`, how they are appended (`trail`), `heads` kept elsewhere, and the `proof`."""
+"""The audit trail: rows linked by digests (`chain`), appending rows (`trail`), and verification (`proof`)."""

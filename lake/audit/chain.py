@@ -1,16 +1,16 @@
-"""The chain: each row holds the SHA-256 of the row before, and its own over all its facts; and its heads.
+"""The chain of the audit trail, and its heads. Each row has the SHA-256 of the row before, and of its own contents.
 
-A head tells how many rows the audit trail has had, and the digest of the last:
+A head is the number of rows of the audit trail and the digest of the last row:
 
-    <lake>/audit/heads/000000/00000000/0000000042.json     beside the table
-    <witness>/000000/00000000/0000000042.json              where configured: who writes the lake cannot write there
+    <lake>/audit/heads/000000/00000000/0000000042.json     next to the table
+    <witness>/000000/00000000/0000000042.json              if configured: a place where writers of the lake cannot write
 
-Each is written put-if-absent after the rows that it tells of, so a table that is behind a head has lost its tail. Who
-dies in between leaves a table that is ahead: the next who writes writes the next head, and nothing is wrong. Heads hold
-no facts of rows.
+A head is written after its rows, and never replaced. So if the table has fewer rows than a head, rows at the end of the
+table were removed. If a writer dies before it writes the head, the table has more rows than the head. This is valid,
+and the next writer writes a new head. Heads contain no other facts of rows.
 
-A folder has those of a hundred rows, one above it those of ten thousand: so the last is found by three short listings,
-however long the trail is.
+A folder has the heads of a hundred rows, and its parent folder those of ten thousand. So three short listings find the
+last head of a trail of any length.
 """
 
 import hashlib
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 GENESIS: Final = "0" * 64
 RESUME: Final = "audit.resume"
-"""Action of a row that goes on behind rows that are lost: somebody looked, and said so."""
+"""Action of a row that continues the chain after lost rows; a person has acknowledged the loss."""
 
 _SLICE: Final = 100_000
-"""Rows whose text is held at a time."""
+"""Rows that are converted to text at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How long a chain is, and the digest of its last row: `rows` 0 and `GENESIS` before the first."""
+    """Number of rows of a chain, and the digest of its last row; 0 and `GENESIS` for an empty chain."""
 
     rows: int = 0
     sha256: str = GENESIS
@@ -51,16 +51,16 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Result of following a chain.
+    """Result of verifying a chain.
 
     Attributes
     ----------
     head
-        Its end, as far as it holds.
+        Head after the last valid row.
     broken
-        Number of the first row that is missing, repeated or altered; None if there is none.
+        Number of the first row that is missing, repeated or altered; None if the chain is intact.
     lost
-        First and last number of rows that are missing, and that a row of action `RESUME` says are.
+        Ranges (first and last number) of missing rows that a row of action `RESUME` acknowledges.
     """
 
     head: Head
@@ -69,7 +69,7 @@ class Chain:
 
 
 def digest(row: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a row's facts, all but its own digest, as JSON with sorted keys; times in ISO 8601, UTC."""
+    """Return the SHA-256 of a row without its own digest, as JSON with sorted keys and times in ISO 8601, UTC."""
     facts = {name: value for name, value in row.items() if name != "sha256"}
     facts["date"] = row["date"].isoformat()
     facts["ts"] = row["ts"].astimezone(UTC).isoformat(timespec="microseconds")
@@ -77,7 +77,7 @@ def digest(row: Mapping[str, Any]) -> str:
 
 
 def digests(rows: pa.Table) -> list[str]:
-    """Return the `digest` of each row: the same, but the text is made of whole columns, at an eighth of the cost."""
+    """Return the `digest` of each row. The JSON text is built column by column, which takes an eighth of the time."""
     names = sorted(name for name in rows.column_names if name != "sha256")
     parts: list[Any] = []
     for name in names:
@@ -87,7 +87,7 @@ def digests(rows: pa.Table) -> list[str]:
 
 
 def _json_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column's values as JSON writes them."""
+    """Return a column's values as JSON text, exactly like `json.dumps`."""
     kind = column.type
     if pa.types.is_integer(kind):
         return pc.fill_null(column.cast(pa.string()), "null")
@@ -97,51 +97,57 @@ def _json_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column = pc.binary_join_element_wise(dates, "+00:00", "")
     elif pa.types.is_date(kind):
         column = column.cast(pa.string())
-    odd = pc.fill_null(pc.match_substring_regex(column, "[^ -~]"), fill_value=False)
-    plain = pc.replace_substring(pc.replace_substring(column, "\\", "\\\\"), '"', '\\"')
-    quoted = pc.fill_null(pc.binary_join_element_wise('"', plain, '"', ""), "null")
-    if not pc.any(odd).as_py():
+    needs_escape = pc.fill_null(pc.match_substring_regex(column, "[^ -~]"), fill_value=False)
+    printable = pc.replace_substring(pc.replace_substring(column, "\\", "\\\\"), '"', '\\"')
+    quoted = pc.fill_null(pc.binary_join_element_wise('"', printable, '"', ""), "null")
+    if not pc.any(needs_escape).as_py():
         return quoted
-    escaped = pa.array([encode_basestring_ascii(text) for text in column.filter(odd).to_pylist()], pa.string())
-    return pc.replace_with_mask(quoted.combine_chunks(), odd.combine_chunks(), escaped)
+    escaped = pa.array([encode_basestring_ascii(text) for text in column.filter(needs_escape).to_pylist()], pa.string())
+    return pc.replace_with_mask(quoted.combine_chunks(), needs_escape.combine_chunks(), escaped)
 
 
 def follow_table(rows: pa.Table, head: Head | None = None) -> Chain:
-    """Follow a chain on from a head, by default from its first row; a table with rows in the order of their numbers."""
+    """Verify the rows of a chain after a head, by default all.
+
+    Parameters
+    ----------
+    rows
+        Rows in the order of their numbers.
+    """
     head = Head() if head is None else head
     lost: tuple[tuple[int, int], ...] = ()
     for start in range(0, rows.num_rows, _SLICE):
         batch = rows.slice(start, _SLICE).combine_chunks()
-        head_or_fault = _unbroken_chain(batch, head) or _follow_chain(batch, head)
-        head, lost = head_or_fault.head, (*lost, *head_or_fault.lost)
-        if head_or_fault.broken is not None:
-            return Chain(head, head_or_fault.broken, lost)
+        chain = _unbroken_chain(batch, head) or _follow_chain(batch, head)
+        head, lost = chain.head, (*lost, *chain.lost)
+        if chain.broken is not None:
+            return Chain(head, chain.broken, lost)
     return Chain(head, None, lost)
 
 
 def _unbroken_chain(rows: pa.Table, head: Head) -> Chain | None:
-    """Return the chain of rows that go on from a head without any fault or loss; None if they do not."""
+    """Return the chain if the rows continue a head without fault or loss; else None. Faster than `_follow_chain`."""
     count = rows.num_rows
     if not rows["seq"].equals(pa.chunked_array([pa.array(range(head.rows, head.rows + count), pa.int64())])):
         return None
-    own, before = rows["sha256"].to_pylist(), rows["prev_sha256"].to_pylist()
-    if before != [head.sha256, *own[:-1]] or own != digests(rows):
+    stored, previous = rows["sha256"].to_pylist(), rows["prev_sha256"].to_pylist()
+    if previous != [head.sha256, *stored[:-1]] or stored != digests(rows):
         return None
-    return Chain(Head(head.rows + count, own[-1]), None)
+    return Chain(Head(head.rows + count, stored[-1]), None)
 
 
 def _follow_chain(rows: pa.Table, head: Head) -> Chain:
-    """Follow a chain row by row to where it breaks, skipping rows declared lost."""
+    """Verify a chain row by row up to its first fault, and collect acknowledged losses."""
     lost: list[tuple[int, int]] = []
-    reckoned = digests(rows)
-    for place, row in enumerate(rows.to_pylist()):
-        number, before = row["seq"], head.sha256
+    actual_digests = digests(rows)
+    for actual, row in zip(actual_digests, rows.to_pylist(), strict=True):
+        number, previous = row["seq"], head.sha256
         if number > head.rows and _resumes(row, head):
             lost.append((head.rows, number - 1))
-            before = row["prev_sha256"]
+            previous = row["prev_sha256"]
         elif number != head.rows:
             return Chain(head, head.rows, tuple(lost))
-        if row["prev_sha256"] != before or row["sha256"] != reckoned[place]:
+        if row["prev_sha256"] != previous or row["sha256"] != actual:
             return Chain(head, number, tuple(lost))
         head = Head(number + 1, row["sha256"])
     return Chain(head, None, tuple(lost))
@@ -169,18 +175,18 @@ _HINT: Final = "compare it with a copy, or with 'ranklake audit show'; a damaged
 
 
 class HeadError(RanklakeError):
-    """A head record that cannot be read, or that another was written in the place of."""
+    """A head record that cannot be read, or that differs from the one to be written."""
 
 
 class HeadRecords:
-    """Head records at a place.
+    """Head records in a store.
 
     Parameters
     ----------
     place
-        Where they are: a lake, or a witness opened like one.
+        Store of the lake or of the witness.
     folder
-        In it.
+        Folder of the head records; empty for the store's root.
     """
 
     def __init__(self, place: Store, folder: str = "") -> None:
@@ -188,20 +194,20 @@ class HeadRecords:
 
     @property
     def where(self) -> str:
-        """For people."""
+        """URI of the folder, for messages."""
         return f"{self._place.uri}/{self._folder}".rstrip("/")
 
     def last(self) -> Head:
-        """Return the head of the most rows. Raises `HeadError` and what the store raises."""
+        """Return the last head. Raises `HeadError` and what the store raises."""
         return self.before(_MOST_ROWS)
 
     def before(self, rows: int) -> Head:
-        """Return the head of the most rows, of those of at most so many. Raises likewise."""
+        """Return the last head with at most `rows` rows. Raises `HeadError` and what the store raises."""
         path = self._path_of_last(rows)
         return self._read(path) if path else Head()
 
     def _path_of_last(self, rows: int) -> str:
-        """Return the path of the head of the most rows, of those of at most so many; empty for none."""
+        """Return the path of the last head with at most `rows` rows; empty if there is none."""
         for group in self._newest_first("", _GROUP, rows // _GROUP_ROWS):
             for shard in self._newest_first(group, _SHARD, rows // _SHARD_ROWS):
                 if not _is_in(shard, group, _SHARDS):
@@ -213,13 +219,13 @@ class HeadRecords:
         return ""
 
     def _newest_first(self, folder: str, pattern: re.Pattern[str], most: int) -> list[str]:
-        """Return the numbered folders in one that are numbered at most so, the greatest first."""
+        """Return the names of numbered folders up to the number `most`, in descending order."""
         return sorted(
             (name for name in self._names(folder) if pattern.fullmatch(name) and int(name) <= most), reverse=True
         )
 
     def note(self, head: Head) -> None:
-        """Write a head down; again changes nothing. Raises `HeadError` where another stands there."""
+        """Write a head. Does nothing if it exists; raises `HeadError` if a different one exists."""
         if not head.rows:
             return
         self._put(f"{head.rows // _GROUP_ROWS:06d}/{head.rows // _SHARD_ROWS:08d}/{head.rows:010d}.json", head)
@@ -230,9 +236,10 @@ class HeadRecords:
             raise HeadError("another head is written down there", where=f"{self.where}/{name}", hint=_HINT)
 
     def write_obstacle(self) -> str:
-        """Return why the last head cannot be written there once more; empty where it can, or where there is none.
+        """Check whether heads can be written; return the error, or an empty text.
 
-        It is there already, so nothing changes: a store looks at a writer's rights first. Raises what `last` raises.
+        The last head is written again, which does not change it, but fails if the store denies writing. Without a head,
+        nothing is checked. Raises what `last` raises.
         """
         path = self._path_of_last(_MOST_ROWS)
         if not path:
@@ -269,19 +276,22 @@ class HeadRecords:
 
 
 def _is_in(number: str, folder: str, size: int) -> bool:
-    """Whether a folder is that of a number: elsewhere a copy of an old head would hide those after it."""
+    """Whether a number belongs into a folder. A copy of an old head in another folder must not hide later heads."""
     return int(number) // size == int(folder)
 
 
 def head_records(lake: Lake) -> list[HeadRecords]:
-    """Return where a lake's heads are: beside the table, then the witness, where one is configured."""
-    beside = HeadRecords(lake.store, FOLDER)
+    """Return the head records of a lake: those in the lake, then those of the witness, if one is configured."""
+    own = HeadRecords(lake.store, FOLDER)
     witness = lake.config.audit.witness
-    return [beside, HeadRecords(Store.at(witness, lake.store.storage))] if witness else [beside]
+    return [own, HeadRecords(Store.at(witness, lake.store.storage))] if witness else [own]
 
 
 def refuse_witnessed(lake_uri: str, witness: str, storage: dict[str, str]) -> None:
-    """Raise `LostLakeError` where a witness knows a lake's audit trail; `HeadError`, and what the store raises."""
+    """Raise `LostLakeError` if the lake is missing and a witness has heads of its audit trail.
+
+    Also raises `HeadError` and what the store raises.
+    """
     rows = HeadRecords(Store.at(witness, storage)).last().rows
     if rows:
         raise LostLakeError(f"there is no lake, and the witness knows {rows:,} rows of its audit trail", lake_uri)

@@ -1,4 +1,4 @@
-"""The clock by which rows of the trail are dated and approvals expire: in one place, so that a test can set it."""
+"""The clock for times of audit rows and for the expiry of approvals. Tests can replace it."""
 
 import hashlib
 import time
@@ -10,14 +10,14 @@ _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def now() -> datetime:
-    """Return the time, UTC."""
+    """Return the current time, UTC."""
     return datetime.now(UTC)
 
 
 def uptime() -> tuple[str, float] | None:
-    """Return a digest of which start of this machine it is, and the seconds since, asleep or not; None if unknown.
+    """Return a digest of the boot id, and the seconds since boot, including suspend; None if unknown.
 
-    Setting the clock does not change them: two readings of one start tell what time really passed in between.
+    Changing the clock does not change these values. So two results with the same boot id show how much time has passed.
     """
     try:
         boot = _BOOT.read_bytes()

@@ -1,8 +1,8 @@
-"""Verifies that the audit trail is intact: its chain, its own count, and its heads outside the table.
+"""Verifies that the audit trail is intact: its chain, the count in its Delta log, and its heads outside the table.
 
-An export (lines of JSON as ``ranklake audit export`` prints them) is verified without a lake. A row that is altered
-shows, and so does one that is missing between others, unless a filter left it out. That rows are missing at the end no
-export can tell: compare its last digest with a head record, or with an anchor.
+An export (JSON lines from ``ranklake audit export``) can be verified without a lake. The check finds altered rows, and
+missing rows between others, unless a filter has left them out. An export cannot show whether rows are missing at its
+end. Compare its last digest with a head record or with an anchor.
 """
 
 import json
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is known of a trail.
+    """Result of verifying the audit trail.
 
     Attributes
     ----------
     rows
-        In the table.
+        Number of rows that were read.
     broken
-        Number of the first row that is missing, repeated or altered; None if the trail is whole.
+        Number of the first row that is missing, repeated or altered; None if the trail is intact.
     why
-        What is wrong, in words; empty if the trail is whole.
+        A text that says what is wrong; empty if the trail is intact.
     lost
-        First and last number of rows that are missing, where a row of action ``audit.resume`` says that they are.
+        Ranges (first and last number) of missing rows that a row of action ``audit.resume`` acknowledges.
     witnessed
-        Rows that each place outside the table vouches for, by place.
+        Number of rows in the last head record, by URI of the records.
     since
-        First row that was verified: those before it stand on the head record of that many rows.
+        Number of the first verified row. Earlier rows are not read; the head record for them is trusted.
     """
 
     rows: int
@@ -59,38 +59,38 @@ class Proof:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the trail is intact."""
         return self.broken is None
 
 
 def prove(lake: "Lake", since: int = 0) -> Proof:
-    """Read the trail and check it against its count and its heads.
+    """Read the trail and verify it against its count and its heads.
 
     Parameters
     ----------
     since
-        A row; those before the last head at or before it are not read, and nothing is said of them. The head is that of
-        the witness, where one is configured: whoever writes the lake cannot have made it.
+        Number of the first row of interest. Verification starts at the last head at or before it; earlier rows are not
+        checked. If a witness is configured, its head is used, which writers of the lake cannot forge.
 
-    Raises `ranklake.lake.audit.chain.HeadError` where a head record cannot be read, and what the store raises.
+    Raises `ranklake.lake.audit.chain.HeadError` if a head record cannot be read, and what the store raises.
     """
-    places = head_records(lake)
-    heads = {place.where: place.last() for place in places}  # before the table, which is never behind them
-    start = places[-1].before(since) if since else Head()
+    records = head_records(lake)
+    heads = {record.where: record.last() for record in records}  # read before the table, which must have as many rows
+    start = records[-1].before(since) if since else Head()
     handle = delta_table(lake.store, TABLE)
     rows = trail_table(lake.tables, handle, start.rows)
     chain = follow_table(rows, start)
     broken, why = _chain_fault(chain, handle)
     for where, head in heads.items():
-        at, said_so = _head_mismatch(chain, rows, where, head)
+        at, problem = _head_mismatch(chain, rows, where, head)
         if at is not None and (broken is None or at < broken):
-            broken, why = at, said_so
+            broken, why = at, problem
     witnessed = {where: head.rows for where, head in heads.items()}
     return Proof(rows.num_rows, broken, why, chain.lost, witnessed, start.rows)
 
 
 def first_row_of(tables: "Tables", day: date) -> int:
-    """Return the number of the first row that was written on a date (UTC) or later; rows so far if none was."""
+    """Return the number of the first row from a date (UTC) or later; the number of all rows if there is none."""
     handle = delta_table(tables.store, TABLE)
     if handle is None:
         return 0
@@ -101,12 +101,12 @@ def first_row_of(tables: "Tables", day: date) -> int:
 
 
 def verify(lake: "Lake") -> int | None:
-    """Return the number of the first row that is missing, repeated or altered; None if the trail is whole."""
+    """Return the number of the first row that is missing, repeated or altered; None if the trail is intact."""
     return prove(lake).broken
 
 
 def _chain_fault(chain: Chain, handle: "DeltaTable | None") -> tuple[int | None, str]:
-    """Return the first row that is wrong by the chain itself, or by the count in the table's log."""
+    """Return the first bad row by the chain or by the count in the table's log, and a text that says what is wrong."""
     if chain.broken is not None:
         return chain.broken, f"row {chain.broken} is missing, repeated or altered"
     counted = 0 if handle is None else transaction_number(handle, ROWS)
@@ -116,11 +116,11 @@ def _chain_fault(chain: Chain, handle: "DeltaTable | None") -> tuple[int | None,
 
 
 def _head_mismatch(chain: Chain, rows: pa.Table, where: str, head: Head) -> tuple[int | None, str]:
-    """Return the first row that is wrong by a head, and what is."""
+    """Return the first row that contradicts a head, and a text that says what is wrong."""
     if head.rows > chain.head.rows and chain.broken is None:
         return chain.head.rows, f"{where} vouches for {head.rows} rows, and {chain.head.rows} are there"
-    place = pc.index(rows["seq"], pa.scalar(head.rows - 1, pa.int64())).as_py()
-    if place >= 0 and rows["sha256"][place].as_py() != head.sha256:
+    index = pc.index(rows["seq"], pa.scalar(head.rows - 1, pa.int64())).as_py()
+    if index >= 0 and rows["sha256"][index].as_py() != head.sha256:
         return max(head.rows - 1, 0), f"row {head.rows - 1} is not the one that {where} vouches for"
     return None, ""
 
@@ -131,7 +131,7 @@ _COLUMNS: Final = frozenset(
 
 
 class NoExportError(RanklakeError):
-    """Lines that are no export of an audit trail as JSON."""
+    """A line that is no row of a JSON export of an audit trail."""
 
     def __init__(self, line: int) -> None:
         hint = "give what 'ranklake audit export' printed as JSON, without --role"
@@ -144,18 +144,18 @@ class NoExportError(RanklakeError):
 
 @dataclass(frozen=True, slots=True)
 class ExportProof:
-    """What is known of exported rows.
+    """Result of verifying an export.
 
     Attributes
     ----------
     rows, first, last
-        How many rows there are, and the numbers of the first and the last; None without rows.
+        Number of rows, and the numbers of the first and the last row; None without rows.
     head
         Digest of the last row; empty without rows.
     missing
-        Rows that are missing between them, or before the first.
+        Number of missing rows before the first and between the rows.
     broken
-        Number of the first row that is altered, repeated, or does not follow the one before; None if all hold.
+        Number of the first row that is altered, repeated, or does not continue the chain; None if the export is intact.
     """
 
     rows: int
@@ -170,14 +170,13 @@ def verify_lines(lines: Iterable[str]) -> ExportProof:
     """Verify the lines of an export, in any order. Raises `NoExportError`."""
     rows = sorted((_row(number, line) for number, line in enumerate(lines, 1) if line.strip()), key=_number)
     numbers = [_number(row) for row in rows]
-    head, missing = GENESIS, 0
-    for place, row in enumerate(rows):
-        number, before = numbers[place], numbers[place - 1] if place else -1
-        follows = number == before + 1
-        if number == before or row["sha256"] != digest(row) or (follows and row["prev_sha256"] != head):
+    head, missing, previous = GENESIS, 0, -1
+    for number, row in zip(numbers, rows, strict=True):
+        follows = number == previous + 1
+        if number == previous or row["sha256"] != digest(row) or (follows and row["prev_sha256"] != head):
             return ExportProof(len(rows), numbers[0], numbers[-1], rows[-1]["sha256"], missing, number)
-        missing += number - before - 1
-        head = row["sha256"]
+        missing += number - previous - 1
+        head, previous = row["sha256"], number
     if not rows:
         return ExportProof(0, None, None, "", 0, None)
     return ExportProof(len(rows), numbers[0], numbers[-1], head, missing, None)

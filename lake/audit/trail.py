@@ -1,11 +1,11 @@
-"""The audit trail: who did what to governed data, as a chain that shows any alteration.
+"""The audit trail: who did what to governed data, as a chain in which any alteration is found.
 
-    heads beside the table, and the witness: how long was it?  ─▶ the table's end: not shorter? ─▶ rows, one commit
-        ─▶ the new head, beside the table and at the witness
+    read the heads of the lake and the witness ─▶ check that the table has as many rows ─▶ append rows in one commit
+        ─▶ write the new head to the lake and the witness
 
-Rows are appended by compare-and-swap, so that writers at the same time make one chain. The table's log counts them
-under an application of its own, since its commits are also those of upkeep, which merges the trail's files as it does
-those of others.
+Rows are appended by compare-and-swap, so concurrent writers produce one chain. The number of rows is stored in the
+table's Delta log as the transaction number of an application (`ROWS`). The version of the table cannot serve for this,
+since upkeep also commits to this table when it merges files.
 """
 
 import hashlib
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 
 TABLE: Final = "audit"
 ROWS: Final = "rows"
-"""Application under which the log counts the trail's rows, lost ones among them."""
+"""Application id in the Delta log under which the number of rows is stored, including lost rows."""
 _ONCE: Final = "once "
 
 
 class BrokenTrailError(RanklakeError):
-    """A trail whose end is not what its head records say. Nothing was written.
+    """The end of the trail contradicts its head records. Nothing was written.
 
     Attributes
     ----------
-    found, recorded
-        Rows in the table, and rows that it had.
+    rows, recorded
+        Number of rows in the table, and in the head record.
     """
 
     def __init__(self, where: str, actual: int, recorded: int) -> None:
@@ -69,18 +69,18 @@ class Entry:
     Attributes
     ----------
     actor
-        Who did it; pseudonymous data, which goes nowhere but into this row.
+        Who acted. This is pseudonymous data and is stored only in this row.
     action, subject
-        What was done, such as ``retention.approve``, and to what.
+        The action, such as ``retention.approve``, and its object.
     reason
-        Why, in the actor's words.
+        The actor's reason as text.
     details
-        Facts as plain JSON values, without personal data.
+        Facts as JSON values, without personal data.
     once
-        Append nothing if a row of this action and subject is there: for what may be carried out again after a crash.
-        The log holds a digest of both, so such a subject is no person.
+        Whether to append the row only if no row has its action and subject, for actions that may be repeated after a
+        crash. The log has a digest of both, so the subject must not be a person.
     once_for
-        What else it is once for, such as a signature: a subject may have several such rows.
+        A further part of the key for `once`, such as a signature, if a subject may have several rows.
     """
 
     actor: str
@@ -109,111 +109,114 @@ def record(
     once: bool = False,
     once_for: str = "",
 ) -> int | None:
-    """Append a row and return its number in the chain, None if it was there; see `Entry` and `record_all`."""
+    """Append a row; return its number in the chain, None if it existed. See `Entry` and `record_all`."""
     (number,) = record_all(lake, [Entry(actor, action, subject, reason, details, once, once_for)])
     return number
 
 
 def record_all(lake: "Lake", entries: Sequence[Entry]) -> list[int | None]:
-    """Append rows in one commit; return their numbers in the chain, None for those that were there already.
+    """Append rows in one commit; return their numbers in the chain, None for those that existed.
 
-    What it costs does not depend on how many rows there are. Raises `BrokenTrailError`,
-    `ranklake.lake.audit.chain.HeadError` and what the store raises. Killed before the last head is written, the rows
-    are there, and the next call writes the head.
+    The cost does not depend on the length of the trail. If the process is killed before the last head is written, the
+    rows are committed, and the next call writes a head. Raises `BrokenTrailError`,
+    `ranklake.lake.audit.chain.HeadError` and what the store raises.
     """
-    there: list[bool] = []
+    exists: list[bool] = []
 
-    def fresh(handle: "DeltaTable") -> tuple[list[Entry], dict[str, int]]:
-        there[:] = _already_recorded(handle, entries)
-        return [entry for entry, old in zip(entries, there, strict=True) if not old], {}
+    def new_entries(handle: "DeltaTable") -> tuple[list[Entry], dict[str, int]]:
+        exists[:] = _already_recorded(handle, entries)
+        return [entry for entry, is_old in zip(entries, exists, strict=True) if not is_old], {}
 
-    numbers = iter(_record(lake, fresh))
-    return [None if old else next(numbers) for old in there]
+    numbers = iter(_record(lake, new_entries))
+    return [None if is_old else next(numbers) for is_old in exists]
 
 
 def record_since(lake: "Lake", application: str, compose: Callable[[int], tuple[list[Entry], int]]) -> list[int]:
-    """Append rows about all that came since a number, and with them the number that they reach; return theirs.
+    """Append rows about numbered objects that have no row yet; return the numbers of the new rows in the chain.
 
-    Whoever is at it at the same time, or died, each thing has its row once. Raises as `record_all`.
+    The trail's log stores the number of the last recorded object. So each object gets one row, even if several
+    processes do this at the same time or one of them dies. Raises as `record_all`.
 
     Parameters
     ----------
     application
-        Under which the trail's log keeps the number, 0 at first.
+        Application id in the Delta log under which the last number is stored.
     compose
-        Returns the rows for what came after a number, and the number that they reach.
+        Given the last recorded number (0 at first), returns the new rows, and the number of their last object.
     """
 
-    def since(handle: "DeltaTable") -> tuple[list[Entry], dict[str, int]]:
+    def new_entries(handle: "DeltaTable") -> tuple[list[Entry], dict[str, int]]:
         entries, number = compose(transaction_number(handle, application) or 0)
         return entries, {application: number}
 
-    return _record(lake, since)
+    return _record(lake, new_entries)
 
 
 def _record(lake: "Lake", choose: Callable[["DeltaTable"], tuple[list[Entry], dict[str, int]]]) -> list[int]:
-    """Append the rows that are chosen for a version of the table, with numbers of applications."""
-    places = head_records(lake)
+    """Append rows in one commit; return their numbers.
+
+    Parameters
+    ----------
+    choose
+        Given the current version of the table, returns the rows, and numbers by application id to store in the log.
+    """
+    records = head_records(lake)
     while True:
-        known = [place.last() for place in places]  # before the table, which is never behind them
+        heads = [record.last() for record in records]  # read before the table, which must have as many rows
         handle = take_handle(lake.tables, contract(TABLE))
-        end = _known_end(handle, known) or end_of_chain(lake.tables, handle)
-        for place, head in zip(places, known, strict=True):
+        end = _end_by_heads(handle, heads) or end_of_chain(lake.tables, handle)
+        for record, head in zip(records, heads, strict=True):
             if head.rows > end.rows or (head.rows == end.rows and head != end):
-                raise BrokenTrailError(place.where, end.rows, head.rows)
-        entries, also = choose(handle)
+                raise BrokenTrailError(record.where, end.rows, head.rows)
+        entries, application_numbers = choose(handle)
         rows = _chain_rows(entries, end)
-        written = not rows or _append(lake.store, handle, rows, entries, also)
+        is_written = not rows or _append(lake.store, handle, rows, entries, application_numbers)
         keep_handle(lake.tables, TABLE, handle)
-        if not written:
+        if not is_written:
             continue
-        _write_heads(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]) if rows else end)
+        _write_heads(records, heads, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]) if rows else end)
         return [row["seq"] for row in rows]
 
 
 def length(lake: "Lake") -> int:
-    """Return how many rows the chain has, by its heads: at most one row fewer where somebody died while adding it."""
-    return max(place.last().rows for place in head_records(lake))
+    """Return the number of rows of the chain, by its heads. Rows whose writer died before the head are not counted."""
+    return max(record.last().rows for record in head_records(lake))
 
 
 def resume(lake: "Lake", actor: str, reason: str) -> int:
-    """Go on behind rows that are lost, with a row that says so; return its number.
+    """Append a row that acknowledges lost rows at the end of the trail, and continues the chain; return its number.
 
-    The chain goes on from the longest head record, which is that of a lost row; where another row than that was added
-    in its place, after a restore, from the chain's end. Raises `RanklakeError` where nothing is lost.
+    The new row continues from the last head record. If the table has as many rows as the head, but another last row,
+    as after a restore, the new row continues from the table's end. Raises `RanklakeError` if no rows are lost.
     """
-    places = head_records(lake)
+    records = head_records(lake)
     while True:
-        known = [place.last() for place in places]
+        heads = [record.last() for record in records]
         handle = take_handle(lake.tables, contract(TABLE))
         end = end_of_chain(lake.tables, handle)
-        last = max(known, key=lambda head: head.rows)
-        if all(head.rows < end.rows or head == end for head in known):
+        last = max(heads, key=lambda head: head.rows)
+        if all(head.rows < end.rows or head == end for head in heads):
             raise RanklakeError("no row of the audit trail is lost at its end", hint="see 'ranklake audit verify'")
         details = {"rows_left": end.rows, "rows_recorded": last.rows}
         entry = Entry(actor, RESUME, TABLE, reason, details)
         rows = _chain_rows([entry], last if last.rows > end.rows else end)
         if _append(lake.store, handle, rows, [entry], {}):
-            _write_heads(places, known, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]))
+            _write_heads(records, heads, Head(rows[-1]["seq"] + 1, rows[-1]["sha256"]))
             return int(rows[0]["seq"])
 
 
-def _known_end(handle: "DeltaTable", known: Sequence[Head]) -> Head | None:
-    """Return the end of the chain where every head reports as many rows as the log counts: no file is read then.
+def _end_by_heads(handle: "DeltaTable", heads: Sequence[Head]) -> Head | None:
+    """Return the end of the chain without reading a data file; None if heads and log disagree on the number of rows.
 
-    Should the table's last row be another, the chain goes on from the one that the heads report, and the proof names
-    the other.
+    If the table's last row was altered, the chain still continues from the heads, and `proof.prove` finds the row.
     """
-    (first, *others) = known
-    return (
-        first
-        if first.rows and transaction_number(handle, ROWS) == first.rows and all(one == first for one in others)
-        else None
-    )
+    (first, *others) = heads
+    agree = bool(first.rows) and all(head == first for head in others)
+    return first if agree and transaction_number(handle, ROWS) == first.rows else None
 
 
 def end_of_chain(tables: "Tables", handle: "DeltaTable") -> Head:
-    """Return the end of the chain in a table, of the one file that has it."""
+    """Return the head of the table's last row, from the only data file that has it."""
     live = files(handle)
     if not live.num_rows:
         return Head()
@@ -227,7 +230,13 @@ def end_of_chain(tables: "Tables", handle: "DeltaTable") -> Head:
 
 
 def trail_table(tables: "Tables", handle: "DeltaTable | None", since: int = 0) -> pa.Table:
-    """Return the rows of a version from a number on, in the order of the chain; files that end before are not read."""
+    """Return the rows with the number `since` and later, in the order of the chain. Files of earlier rows are not read.
+
+    Parameters
+    ----------
+    handle
+        The version of the table to read; None for an empty trail.
+    """
     target = contract(TABLE)
     if handle is None:
         return arrow_schema(target).empty_table()
@@ -244,12 +253,12 @@ def trail_table(tables: "Tables", handle: "DeltaTable | None", since: int = 0) -
 
 
 def trail(tables: "Tables") -> list[dict[str, Any]]:
-    """Return the rows in the order of the chain."""
+    """Return all rows of the trail in the order of the chain."""
     return sorted(read(tables, contract(TABLE)).to_pylist(), key=lambda row: row["seq"])
 
 
 def _chain_rows(entries: Sequence[Entry], end: Head) -> list[dict[str, Any]]:
-    """Return the rows of entries behind the end of a chain."""
+    """Return the rows for some entries that continue a chain after its end."""
     now = clock.now()
     rows: list[dict[str, Any]] = []
     for entry in entries:
@@ -274,13 +283,14 @@ def _append(
     handle: "DeltaTable",
     rows: list[dict[str, Any]],
     entries: Sequence[Entry],
-    reached: Mapping[str, int],
+    application_numbers: Mapping[str, int],
 ) -> bool:
-    """Commit rows after the version of which the end was read; return False where another writer was faster."""
-    also = {ROWS: rows[-1]["seq"] + 1, **{entry.mark: 1 for entry in entries if entry.once}, **reached}
+    """Commit rows after the version of the handle; return False if another writer committed first."""
+    marks = {entry.mark: 1 for entry in entries if entry.once}
+    numbers = {ROWS: rows[-1]["seq"] + 1, **marks, **application_numbers}
     number = number_of(handle) + 1
     try:
-        swap(handle, number, add=row_files(store, TABLE, rows, number), also=also, tidy=False)
+        swap(handle, number, add=row_files(store, TABLE, rows, number), also=numbers, tidy=False)
     except LostRaceError:
         return False
     refresh(handle)
@@ -288,18 +298,17 @@ def _append(
 
 
 def _already_recorded(handle: "DeltaTable", entries: Sequence[Entry]) -> list[bool]:
-    """Return of each entry whether it is to be recorded once and stands there, or among the entries before it."""
+    """Return for each entry whether it is a repeat: `once` is set, and the trail or an earlier entry has its mark."""
     marks: set[str] = set()
-    there = []
+    result = []
     for entry in entries:
-        is_there = entry.once and (entry.mark in marks or transaction_number(handle, entry.mark) is not None)
-        there.append(is_there)
+        result.append(entry.once and (entry.mark in marks or transaction_number(handle, entry.mark) is not None))
         if entry.once:
             marks.add(entry.mark)
-    return there
+    return result
 
 
-def _write_heads(places: Sequence[HeadRecords], known: Sequence[Head], head: Head) -> None:
-    for place, last in zip(places, known, strict=True):
+def _write_heads(records: Sequence[HeadRecords], previous: Sequence[Head], head: Head) -> None:
+    for record, last in zip(records, previous, strict=True):
         if last != head:
-            place.note(head)
+            record.note(head)

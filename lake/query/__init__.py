@@ -1,1 +1,1 @@
-"""SQL over the tables: DataFusion, as of any version, through the views of a role."""
+"""SQL queries on the tables with DataFusion: time travel, and the views of a role."""

@@ -1,6 +1,6 @@
-"""Admission: a role's views in place of a session's tables, and rows of chosen files as a role sees them.
+"""Admission: replaces a session's tables by a role's views, and reads rows of selected files as a role sees them.
 
-A view binds those who come through it. Who holds keys to the bucket reads the files themselves.
+Views only restrict users who query through ranklake. A user with read access to the bucket can read all files.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from ranklake.masking.masks import Mask
 
 _ALL_ROWS: Final = 2**63 - 1
-_TELL_FILES: Final = ("input_file_name",)
+_FILE_FUNCTIONS: Final = ("input_file_name",)
 
 
 def pseudonyms_for(role: Role | None, contracts: Iterable["Contract"], source: str) -> Pseudonyms | None:
-    """Return what hashes the columns that a role sees of some tables so; None where it sees none.
+    """Return the keys for the columns that a role sees as keyed hashes; None if it sees no such column.
 
     Parameters
     ----------
     source
         Reference to the keyring; empty for none.
 
-    Raises `RoleError` where there is no key.
+    Raises `RoleError` if there is no key.
     """
     column = "" if role is None else role.hashes(contracts)
     if not column:
@@ -54,11 +54,13 @@ def pseudonyms_for(role: Role | None, contracts: Iterable["Contract"], source: s
 
 
 def as_classified_now(read: "Contract", now: "Contract") -> "Contract":
-    """Return a contract of an older version of a table with the classes and masks that its columns have now."""
-    known = {column.id: column for column in now.columns}
+    """Return the contract of an older version of a table, with the current classes and masks of its columns."""
+    current = {column.id: column for column in now.columns}
     columns = [
-        replace(one, class_=known[one.id].class_, mask=known[one.id].mask) if one.id in known else one
-        for one in read.columns
+        replace(column, class_=current[column.id].class_, mask=current[column.id].mask)
+        if column.id in current
+        else column
+        for column in read.columns
     ]
     return replace(read, columns=tuple(columns))
 
@@ -70,25 +72,29 @@ def admit(
     pseudonyms: Pseudonyms | None = None,
     rows_in: Mapping[str, str] | None = None,
 ) -> None:
-    """Put the role's views in place of a session's tables.
+    """Replace a session's tables by the role's views.
 
     Parameters
     ----------
     contracts
-        Of all tables that are registered: those that the role asks for, and those that its conditions name. What it
-        does not see is not there afterwards.
+        Contracts of all registered tables: those that the query uses, and those in the role's conditions. Tables that
+        the role does not see are removed from the session.
     pseudonyms
-        What columns are hashed by; a session that only plans needs none.
+        Keys for hashed columns; not needed in a session that only plans.
     rows_in
-        Views that have some rows of a table, by table: those are shown, and conditions ask the table as a whole.
+        Names of views with a part of a table's rows, by table. The role sees these rows; its conditions use the whole
+        table.
 
-    Rows are chosen behind a limit that takes all of them. No optimizer may move a condition across a limit, so no
-    condition of the query is ever evaluated on a row that the role does not see: it could tell by failing. Nor may one
-    move a condition beneath a function that it takes for volatile, as masks are registered: so whatever the query asks
-    of a masked column it asks of the masks, each made once. The functions have no name in the session, so no query can
-    call them. The functions that tell which file a row is from are taken away.
+    Protection of hidden rows and values:
+
+    - The role's rows are selected with a LIMIT above the number of rows. An optimizer must not move a condition across
+      a limit. So conditions of the query are never evaluated on hidden rows, where an error would reveal a value.
+    - Masks are registered as volatile functions. An optimizer must not move a condition below a volatile function. So
+      conditions of the query are evaluated on masked values, and each mask is computed once.
+    - The mask functions have no name in the session, so a query cannot call them.
+    - Functions that return the file of a row are removed.
     """
-    for name in _TELL_FILES:
+    for name in _FILE_FUNCTIONS:
         ctx.deregister_udf(name)
     views = {}
     for table, contract in contracts.items():
@@ -99,16 +105,16 @@ def admit(
         if conditions := role.conditions(contract):
             frame = _filter_by_role(ctx, role, table, source, conditions)
         types = {field.name: field.type for field in frame.schema()}
-        shown = [
-            _column_sql(one.column.name, types[one.column.name], one.mask, pseudonyms)
-            for one in role.sights(contract)
-            if not one.is_hidden
+        columns = [
+            _column_expression(sight.column.name, types[sight.column.name], sight.mask, pseudonyms)
+            for sight in role.sights(contract)
+            if not sight.is_hidden
         ]
         if (groups := role.groups.get(table)) is None:
-            views[table] = frame.select(*shown)
+            views[table] = frame.select(*columns)
             continue
         person = [col(f'"{groups.of}"').alias(PERSON)] if groups.of else []
-        views[table] = suppress_small_groups(ctx, frame.select(*shown, *person), groups)
+        views[table] = suppress_small_groups(ctx, frame.select(*columns, *person), groups)
     for table in (*contracts, *(rows_in or {}).values()):
         ctx.deregister_table(table)
     for table, view in views.items():
@@ -116,34 +122,34 @@ def admit(
 
 
 def _filter_by_role(ctx: SessionContext, role: Role, table: str, source: str, conditions: Sequence[str]) -> DataFrame:
-    """Return the rows that meet a role's conditions. Raises `ConditionError` where one is none."""
-    # each on lines of its own, so that a comment in it ends
-    clause = " AND ".join(f"(\n{one}\n)" for one in conditions)
+    """Return the rows that meet a role's conditions. Raises `ConditionError` if a condition is invalid."""
+    # each condition is on separate lines, so that a comment in it ends there
+    clause = " AND ".join(f"(\n{condition}\n)" for condition in conditions)
     try:
         return ctx.sql(f'SELECT * FROM "{source}" AS "{table}" WHERE {clause} LIMIT {_ALL_ROWS}')  # noqa: S608 - the role's own
-    except Exception as error:  # noqa: BLE001 - DataFusion raises plain ones; what they say is of tables as they are
+    except Exception as error:  # noqa: BLE001 - DataFusion's errors have no type, and contain hidden names
         raise ConditionError(role.name, table, error) from None
 
 
-def _column_sql(name: str, type_: pa.DataType, mask: "Mask | None", pseudonyms: Pseudonyms | None) -> Expr:
-    """Return a column as it is or masked."""
+def _column_expression(name: str, type_: pa.DataType, mask: "Mask | None", pseudonyms: Pseudonyms | None) -> Expr:
+    """Return an expression for a column, masked if there is a mask."""
     column = col(f'"{name}"')
     if mask is None:
         return column
-    shown = udf(_without_values(mask, pseudonyms), [type_], masked_type(type_), "volatile", name="masked")
-    return shown(column).alias(name)
+    masked = udf(_mask_function(mask, pseudonyms), [type_], masked_type(type_), "volatile", name="masked")
+    return masked(column).alias(name)
 
 
-def _without_values(mask: "Mask", pseudonyms: Pseudonyms | None) -> Callable[[pa.Array], pa.Array]:
-    """Return a function that masks values, and fails without a word of them."""
+def _mask_function(mask: "Mask", pseudonyms: Pseudonyms | None) -> Callable[[pa.Array], pa.Array]:
+    """Return a function that masks values. Its errors contain no value."""
 
-    def shown(values: pa.Array) -> pa.Array:
+    def masked(values: pa.Array) -> pa.Array:
         try:
             return mask_values(values, mask, pseudonyms)
-        except Exception:  # noqa: BLE001 - an error would quote what it is to hide
+        except Exception:  # noqa: BLE001 - the error could quote a hidden value
             raise RuntimeError("a mask could not be computed") from None
 
-    return shown
+    return masked
 
 
 _PIECE: Final = "ranklake_piece"
@@ -153,34 +159,40 @@ _UNSETTLED: Final = frozenset(
         *("random", "uuid", "gen_random_uuid"),
     }
 )
-"""Words of conditions whose answer changes though no row does."""
+"""SQL functions with results that change over time, or at random, for the same rows."""
 
 
 def read_by(handle: "DeltaTable | None", contract: "Contract") -> "Contract":
-    """Return the contract by which a role reads a table: the log's columns, as they are classified today."""
+    """Return the contract with which a role reads a table: the log's columns, with current classes and masks."""
     return as_classified_now(as_read(handle, contract), contract)
 
 
 def tables_behind(role: Role, contract: "Contract", every: Mapping[str, "Contract"]) -> list[str]:
-    """Return the tables that a role's conditions on a table may ask, the table itself perhaps among them."""
+    """Return the tables that a role's conditions on a table may use, perhaps including the table itself.
+
+    Parameters
+    ----------
+    every
+        Contracts of all tables of the lake.
+    """
     return sorted(TableNames.of(every.values()).mentioned(role.words([contract]), every))
 
 
 def tables_asked(role: Role, contract: "Contract", every: Mapping[str, "Contract"]) -> list[str]:
-    """Return those of them that its file's own conditions may ask, whichever teams the role is of."""
-    words = {word.lower() for said in role.own_conditions(contract) for word in WORD.findall(said)}
+    """Return the tables that the conditions in the role's file may use, without the conditions by team."""
+    words = {word.lower() for condition in role.own_conditions(contract) for word in WORD.findall(condition)}
     return sorted(TableNames.of(every.values()).mentioned(words, every))
 
 
 def runs_of_teams(store: "Store", role: Role, contract: "Contract", files: "pa.Table") -> frozenset[str]:
-    """Return the runs that are of a role's teams, by some files of the table ``runs``."""
+    """Return the runs of a role's teams, from some files of the table ``runs``."""
     ctx = engine(1, BATCH_ROWS)
     register(ctx, store, contract, files, views=True)
     return frozenset(ctx.sql(runs_of(role.teams)).to_pydict()["run"])
 
 
 def runs_in(store: "Store", contract: "Contract", files: "pa.Table") -> tuple[str, ...]:
-    """Return the runs that rows of some files of a table name."""
+    """Return the distinct runs in some files of a table, sorted."""
     ctx = engine(1, BATCH_ROWS)
     register(ctx, store, contract, files, views=True)
     runs = ctx.sql(f'SELECT DISTINCT run FROM "{contract.table}" WHERE run IS NOT NULL')  # noqa: S608 - a contract's
@@ -188,7 +200,7 @@ def runs_in(store: "Store", contract: "Contract", files: "pa.Table") -> tuple[st
 
 
 def is_settled(role: Role, contract: "Contract") -> bool:
-    """Whether a role's conditions on a table give the same rows of the same data at any time."""
+    """Whether a role's conditions on a table always select the same rows of the same data."""
     return _UNSETTLED.isdisjoint(role.words([contract]))
 
 
@@ -201,21 +213,23 @@ def rows_as_role(
     table: str,
     pseudonyms: "Pseudonyms | None",
 ) -> tuple[SessionContext, DataFrame]:
-    """Return rows of some files of a table as a role sees them, and the session, to be kept as long as they are read.
+    """Return the rows of some files of a table as a role sees them, as a session and a frame.
+
+    The caller must keep the session for as long as it reads the frame.
 
     Parameters
     ----------
     contracts
-        As `read_by` gives them: of the table, and of those in `behind`.
+        Contracts, as `read_by` returns them, of the table and of the tables in `behind`.
     files
         Files of the table: rows of `ranklake.lake.query.scan.live_files`.
     behind
-        All files of the tables that the role's conditions ask (`tables_behind`), the table itself perhaps among them.
+        All files of the tables that the role's conditions use (`tables_behind`), perhaps including the table itself.
     """
     ctx = engine(1, BATCH_ROWS)
     register(ctx, store, contracts[table], files, views=True)
     rows_in = {}
-    if table in behind:  # its conditions ask all of it, and only some of its rows are shown
+    if table in behind:  # the conditions use the whole table, and only the rows of `files` are returned
         rows_in[table] = _PIECE
         ctx.register_view(_PIECE, ctx.table(table))
         ctx.deregister_table(table)

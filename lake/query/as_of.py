@@ -1,4 +1,4 @@
-"""Time travel: which version of a table a query reads: the newest, one by number, or that of a time."""
+"""Time travel: the version of a table that a query reads, given by number, by time, or the newest."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -21,16 +21,16 @@ _HINT: Final = "write a version (12), a table's version (steps=12) or a time (20
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """What to read as of.
+    """The time or versions at which a query reads tables.
 
     Attributes
     ----------
     time
-        All tables as they stood then; None for now.
+        Time at which all tables are read; None for now.
     version
-        Delta version of the only table that the query names.
+        Delta version, for a query that names only one table.
     versions
-        Delta versions by table, which go before `time`.
+        Delta versions by table. They take precedence over `time`.
     """
 
     time: datetime | None = None
@@ -58,14 +58,14 @@ class AsOf:
         return cls(time, version, versions)
 
     def handle(self, store: "Store", table: str, named: Collection[str]) -> DeltaTable | None:
-        """Return a table's handle at the version to read; None where it was not written yet.
+        """Return a table's handle at the version to read; None if the table did not exist yet.
 
         Parameters
         ----------
         named
             Names of all tables of the query.
 
-        Raises `QueryError` where the version is not there, or its log is gone.
+        Raises `QueryError` if there is no such version, or if the log no longer has it.
         """
         if unknown := sorted(set(self.versions) - set(named)):
             raise QueryError(f"the query does not name {unknown[0]}", where="--as-of", hint=_HINT)
@@ -102,20 +102,21 @@ def _at_version(store: "Store", table: str, newest: DeltaTable | None, version: 
 
 
 def _at_time(store: "Store", table: DeltaTable, name: str, time: datetime) -> DeltaTable | None:
-    """Return the handle set back to a time, by what the commits themselves say; None where the table was made later.
+    """Load the version of a handle at a time, by the times in the commits; None if the table was created later.
 
-    delta-rs goes by when the log's files were written, which a copy of a lake forgets and a bucket tells in seconds.
+    delta-rs uses the modification times of the log's files instead. A copy of a lake has other times, and object stores
+    only have seconds.
     """
     limit_ms = time.timestamp() * 1000
-    first_later, beyond = 0, table.version() + 1
-    while first_later < beyond:
-        middle = (first_later + beyond) // 2
+    low, high = 0, table.version() + 1
+    while low < high:
+        middle = (low + high) // 2
         committed_ms = _committed_ms(store, name, middle)
         if committed_ms is not None and committed_ms > limit_ms:
-            beyond = middle
-        else:  # a commit that is gone is older than those that are there
-            first_later = middle + 1
-    version = first_later - 1
+            high = middle
+        else:  # a deleted commit is older than the existing ones
+            low = middle + 1
+    version = low - 1
     if version < 0:
         return None
     if _committed_ms(store, name, version) is None:
@@ -128,7 +129,7 @@ def _at_time(store: "Store", table: DeltaTable, name: str, time: datetime) -> De
 
 
 def _committed_ms(store: "Store", table: str, version: int) -> int | None:
-    """Return when a version was committed, in milliseconds since 1970; None where the log no longer says."""
+    """Return when a version was committed, in milliseconds since 1970; None if the commit was deleted or is damaged."""
     try:
         return int(commit_info(store, table, version)["timestamp"])
     except (FileNotFoundError, ValueError, KeyError, TypeError, StopIteration, RecursionError):

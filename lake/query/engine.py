@@ -1,10 +1,9 @@
-"""DataFusion as the lake uses it: with an allocator that keeps memory for reuse, and few threads.
+"""DataFusion with the lake's settings, and SQL functions for JSON. Other modules import DataFusion's names from here.
 
-DataFusion comes from here, so that it is loaded once and in this way.
+The settings must be set before DataFusion is loaded: freed memory is kept for reuse, and few threads are started.
 
-JSON in SQL: functions that take a value out of a column of JSON, such as ``config`` and ``labels`` of ``runs``.
-
-DataFusion has neither PostgreSQL's operator ``->>`` nor functions of its own for it.
+``json_text`` and ``json_number`` return a value from a column of JSON, such as ``config`` and ``labels`` of ``runs``.
+DataFusion has neither PostgreSQL's operator ``->>`` nor JSON functions.
 """
 
 import json
@@ -20,21 +19,21 @@ from ranklake.cores import usable_cores
 
 
 def json_text(texts: pa.Array, paths: pa.Array) -> pa.Array:
-    """Return the value at a path of each text of JSON, as text; NULL where there is none.
+    """Return the value at a path in each JSON text, as text; NULL if there is no value.
 
-    A path is a key, or keys with dots between them; a key that itself contains the dots wins. Texts come without
-    quotes, truth values as ``true`` and ``false``, objects and lists as JSON.
+    A path is a key, or several keys separated by dots. A key that contains the dots itself takes precedence. Strings
+    are returned without quotes, Booleans as ``true`` and ``false``, objects and lists as JSON.
     """
     return pa.array(_values(texts, paths), pa.string())
 
 
 def json_number(texts: pa.Array, paths: pa.Array) -> pa.Array:
-    """Return the value at a path of each text of JSON, as a number; NULL where it is no number, or not finite."""
+    """Return the value at a path in each JSON text, as a number; NULL if it is no number or not finite."""
     return pa.array([_number(text) for text in _values(texts, paths)], pa.float64())
 
 
 def _values(texts: pa.Array, paths: pa.Array) -> list[str | None]:
-    """Return the value of each row as text; ranks of a run have the same JSON, which is read once a batch."""
+    """Return the value of each row as text. Equal JSON texts, such as those of a run's ranks, are parsed only once."""
     pairs = list(zip(texts.to_pylist(), paths.to_pylist(), strict=True))
     text_by_pair = {
         (text, path): _value_text(text, path) for text, path in dict.fromkeys(pairs) if None not in (text, path)
@@ -53,7 +52,7 @@ def _value_text(text: str, path: str) -> str | None:
 
 
 def _value_at(value: Any, path: str) -> Any:  # noqa: ANN401 - JSON
-    """Return the value at a path of a value; None if there is none.
+    """Return the value at a path in a JSON value; None if there is none.
 
     >>> _value_at({"a.b": 1, "a": {"b": 2, "c": [3, 4]}}, "a.b"), _value_at({"a": {"c": [3, 4]}}, "a.c.1")
     (1, 4)
@@ -80,18 +79,18 @@ def _number(text: str | None) -> float | None:
 
 
 _ALLOCATOR: Final = {"MIMALLOC_PURGE_DELAY": "1000"}
-"""For DataFusion's own allocator, which reads its settings when it is loaded: milliseconds that freed memory is kept.
+"""Milliseconds for which DataFusion's allocator, mimalloc, keeps freed memory. It reads this when it is loaded.
 
-As it comes it gives memory back after 10 ms, and a third of a query's CPU time goes into getting it again.
+By default it returns memory to the system after 10 ms. Then a third of a query's CPU time is spent on getting it again.
 """
 
-_FOOTERS_AT_ONCE: Final = 2
-"""Files whose footers are read side by side. DataFusion's 32 make as many threads, and each keeps memory of its own."""
+_PARALLEL_FOOTERS: Final = 2
+"""Files whose footers are read in parallel. DataFusion's default of 32 starts 32 threads, which all keep memory."""
 
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Add variables to the environment for as long as it takes; what somebody set stays."""
+    """Set environment variables within the context, except for those that are set already."""
     added = [name for name in variables if name not in os.environ]
     os.environ.update({name: variables[name] for name in added})
     try:
@@ -106,7 +105,7 @@ with _environment(_ALLOCATOR):
     from datafusion.functions import coalesce
 
 BATCH_ROWS: Final = 65_536
-"""Aggregates over everything take up to a fifth less time than with DataFusion's 8,192."""
+"""Rows per batch for large queries. Aggregates take up to a fifth less time than with DataFusion's default of 8,192."""
 
 _JSON_FUNCTIONS: Final = (
     udf(json_text, [pa.string(), pa.string()], pa.string(), "immutable", name="json_text"),
@@ -129,20 +128,20 @@ __all__ = [
 
 
 def engine(threads: int | None = None, batch_rows: int = 8192) -> SessionContext:
-    """Return a session without tables.
+    """Return a DataFusion session without tables.
 
     Parameters
     ----------
     threads
-        Partitions that a query runs in; default one per core.
+        Partitions in which a query runs in parallel; default one per core.
     batch_rows
-        Rows that go through it at a time.
+        Rows per batch.
     """
     config = SessionConfig().with_target_partitions(threads or usable_cores())
     config = config.with_information_schema(enabled=True).with_batch_size(batch_rows)
-    config = config.set("datafusion.execution.meta_fetch_concurrency", str(_FOOTERS_AT_ONCE))
-    # Contracts put their facts into field metadata. DataFusion merges it where tables meet and then takes its own
-    # result for another schema; names and types are checked elsewhere.
+    config = config.set("datafusion.execution.meta_fetch_concurrency", str(_PARALLEL_FOOTERS))
+    # Fields have metadata from contracts. DataFusion merges it in joins, and then reports its own result as a wrong
+    # schema. So this check is turned off; names and types are checked elsewhere.
     ctx = SessionContext(config.set("datafusion.execution.skip_physical_aggregate_schema_check", "true"))
     for function in _JSON_FUNCTIONS:
         ctx.register_udf(function)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
 
 FENCE: Final = "__former_names_"
-"""How columns begin that set former names apart (`ranklake.lake.query.former`); nobody asks for them."""
+"""Prefix of the internal columns that mark former names (`ranklake.lake.query.former`). Queries do not use it."""
 
 _NO_TABLE: Final = re.compile(r"table '(?:[^']*\.)?([^'.]+)' not found")
 _NO_FIELD: Final = re.compile(r"No field named ([^\n]+?)\.(?: Did you mean '([^']+)'\?)?(?:\n|$)")
@@ -26,12 +26,12 @@ class QueryError(RanklakeError):
 
 
 class ConditionError(QueryError):
-    """A condition of a role that cannot be understood; it has no word of it.
+    """A condition of a role that is invalid SQL. The message contains nothing of the condition.
 
     Attributes
     ----------
-    told
-        What DataFusion said, which is not for the role.
+    cause
+        DataFusion's error, which the role must not see.
     """
 
     def __init__(self, role: str, table: str, error: Exception) -> None:
@@ -42,19 +42,19 @@ class ConditionError(QueryError):
 
 
 class NotReadOnlyError(QueryError):
-    """A statement that would change something."""
+    """A statement that is no query, such as INSERT or CREATE TABLE."""
 
 
 _VALUES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\S*/\S*|[-+]?\d[\d.e+-]*")
 
 
 def without_values(error: QueryError) -> QueryError:
-    """Return an error of a running query without values and places: they may be of rows that the asker must not see."""
+    """Remove values and paths from an error of a running query: they may be from rows that the role must not see."""
     return QueryError(_VALUES.sub("…", error.what), where="SQL", hint=error.hint)
 
 
 def missing_column(error: Exception) -> tuple[str, str] | None:
-    """Return qualifier (or "") and name of the column that DataFusion misses; None where it says something else."""
+    """Return qualifier (or "") and name of an unknown column, from DataFusion's error; None for any other error."""
     match = _NO_FIELD.search(str(error))
     if match is None:
         return None
@@ -63,27 +63,27 @@ def missing_column(error: Exception) -> tuple[str, str] | None:
 
 
 def missing_table(error: Exception) -> str:
-    """Return the name of the table that DataFusion misses; empty where it says something else."""
+    """Return the name of an unknown table, from DataFusion's error; empty for any other error."""
     match = _NO_TABLE.search(str(error))
     return match[1] if match else ""
 
 
 def one_line(error: Exception, contracts: Mapping[str, "Contract"], opened: Iterable[str]) -> QueryError:
-    """Return one line for what DataFusion said in several.
+    """Convert DataFusion's error to an error of one line, with a hint.
 
     Parameters
     ----------
     contracts
-        Tables that may be asked for.
+        Tables that the query may use, for "did you mean".
     opened
-        Those that the query names.
+        Tables that the query names.
     """
     text = str(error)
     if "not supported: " in text and any(word in text for word in ("DDL", "DML", "Statement")):
         return NotReadOnlyError("only queries are answered here", where="SQL", hint="write SELECT …")
     if match := _NO_TABLE.search(text):
         name = match[1]
-        known = [one.name for one in contracts.values()]
+        known = [contract.name for contract in contracts.values()]
         return QueryError(f"unknown table {name!r}", where="SQL", hint=did_you_mean(name, known))
     if match := _NO_FIELD.search(text):
         return _no_column(match[1], _VALID.search(text), contracts, opened)
@@ -109,7 +109,7 @@ def _no_column(
 ) -> QueryError:
     wanted = name.replace('"', "").split(".")[-1]
     known = {field.replace('"', "").split(".")[-1] for field in valid[1].split(", ")} if valid else set()
-    known = {one for one in known if not one.startswith(FENCE)}
+    known = {column for column in known if not column.startswith(FENCE)}
     if not known:
         known = {column for table in opened for column in contracts[table].names}
     return QueryError(f"unknown column {name!r}", where="SQL", hint=did_you_mean(wanted, known))

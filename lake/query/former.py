@@ -1,12 +1,11 @@
 """Former names of columns and tables: a query may use the name from before a migration, until a date.
 
-A column under a former name is added to a table only where a query asks for it and would fail without. It stands
-between two fences, columns that nobody asks for, so that what a wildcard takes along can be found and left out.
+**Columns.** A column with a former name is added to a table only if a query would fail without it. It is added between
+two marker columns ("fences"). If a query selects ``*``, the fences show which columns to drop from the result.
 
-What queries call tables: a table that got another name is asked by that, and by those that it had until a date.
-
-Its folder, and what segments, plans, roles and logs know it by, stays. So names are put on a session's tables at last,
-when roles and former names of columns have made of them what the asker may see.
+**Tables.** Queries use the current name of a renamed table, or a former name until its date. A renamed table keeps its
+folder. Segments, plans, roles and logs name the table by its folder. So the names for queries are added to a session
+last, after the role's views and the former names of columns.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -28,18 +27,18 @@ _Planned = TypeVar("_Planned")
 
 @dataclass(frozen=True, slots=True)
 class FormerTable:
-    """A name that a table had.
+    """A former name of a table.
 
     Attributes
     ----------
     name
         The former name.
     table, now
-        The table, by its folder; and what queries call it now.
+        The table's folder, and its current name in queries.
     migration
-        Label of the migration that took the name away; empty where an overlay did.
+        Label of the migration that renamed the table; empty if an overlay did.
     until
-        Last day on which it answers; None where nobody said one.
+        Last day on which queries may use the former name; None for no end.
     """
 
     name: str
@@ -49,26 +48,26 @@ class FormerTable:
     until: date | None = None
 
     def answers(self, today: date) -> bool:
-        """Whether a query may still use it."""
+        """Whether a query may still use the former name."""
         return self.until is None or today <= self.until
 
     @property
     def explanation(self) -> str:
-        """What became of the name, in a clause."""
+        """A clause that says what the table is called now."""
         since = f" since migration {self.migration}" if self.migration else ""
         return f"table {self.name} is called {self.now}{since}"
 
 
 @dataclass(frozen=True, slots=True)
 class TableNames:
-    """Names of a lake's tables.
+    """Names of a lake's tables in queries.
 
     Attributes
     ----------
     now
-        What tables are called that are not called by their folder, by that.
+        Current names of tables that are not named like their folder, by folder.
     former
-        Names that tables had, by name.
+        Former names of tables, by name.
     """
 
     now: Mapping[str, str] = field(default_factory=dict)
@@ -76,18 +75,26 @@ class TableNames:
 
     @classmethod
     def of(cls, contracts: Iterable["Contract"], former: Mapping[str, FormerTable] | None = None) -> "TableNames":
-        """Return the names of some tables."""
-        now = {one.table: one.called for one in contracts if one.called}
-        spoken = set(now.values())
-        return cls(now, {name: one for name, one in (former or {}).items() if one.table in now and name not in spoken})
+        """Return the names of some tables. A former name that is a current name again is left out."""
+        now = {contract.table: contract.called for contract in contracts if contract.called}
+        current_names = set(now.values())
+        usable = {
+            name: table for name, table in (former or {}).items() if table.table in now and name not in current_names
+        }
+        return cls(now, usable)
 
     def mentioned(self, words: Collection[str], tables: Iterable[str]) -> list[str]:
-        """Return the tables one of whose names is among some words."""
-        named = {one.table for name, one in self.former.items() if name in words}
-        return [table for table in tables if self.now.get(table, table) in words or table in named or table in words]
+        """Return the tables that have their current name, a former name or their folder among some words."""
+        by_former = {former.table for name, former in self.former.items() if name in words}
+        return [
+            table for table in tables if self.now.get(table, table) in words or table in by_former or table in words
+        ]
 
     def put(self, ctx: SessionContext, asked: Iterable[str] = (), *, keeps: bool = False) -> None:
-        """Have a session know its tables by these names, and by some former ones; unless kept, not by their folders."""
+        """Register a session's tables under their current names and under the former names in `asked`.
+
+        Unless `keeps`, the names of their folders are removed from the session.
+        """
         chosen = [self.former[name] for name in asked]
         for table, name in self.now.items():
             if not ctx.table_exist(table):
@@ -95,7 +102,7 @@ class TableNames:
             frame = ctx.table(table)
             if not keeps:
                 ctx.deregister_table(table)
-            for other in (name, *(one.name for one in chosen if one.table == table)):
+            for other in (name, *(former.name for former in chosen if former.table == table)):
                 if keeps and other == table:
                     continue
                 if ctx.table_exist(other):
@@ -103,21 +110,21 @@ class TableNames:
                 ctx.register_view(other, frame)
 
     def take(self, ctx: SessionContext) -> None:
-        """Have a session know its tables by their folders alone."""
+        """Remove the current names from a session, which keeps the names of the folders."""
         for name in self.now.values():
             if ctx.table_exist(name):
                 ctx.deregister_table(name)
 
 
 def asked_by(plan: Callable[[list[str]], _Planned], names: TableNames, today: date) -> tuple[_Planned, list[str]]:
-    """Plan a query with as few former names of tables as it needs; return the plan and these names.
+    """Plan a query with only those former names of tables that it needs; return the plan and these names.
 
     Parameters
     ----------
     plan
-        Plans with some former names; raises what DataFusion does.
+        Plans the query with some former names, and raises DataFusion's errors.
 
-    Raises `QueryError` for a name that answers no more, and whatever else `plan` raises.
+    Raises `QueryError` for a former name past its last day, and what `plan` raises.
     """
     asked: list[str] = []
     while True:
@@ -140,31 +147,31 @@ def asked_by(plan: Callable[[list[str]], _Planned], names: TableNames, today: da
 _BEGIN: Final = f"{FENCE}begin_"
 _END: Final = f"{FENCE}end_"
 _OLD: Final = f"{FENCE}old_"
-_ASIDE: Final = f"{FENCE}aside_"
+_RENAMED: Final = f"{FENCE}renamed_"
 
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """A name that a column had.
+    """A former name of a column.
 
     Attributes
     ----------
     name
         The former name.
     now
-        What the column is called now; of one that was split or merged, the columns that it is computed of, with commas
-        between them; empty where a migration dropped it.
+        The column's current name. For a column that was split or merged, the current columns from which it is computed,
+        separated by commas. Empty if a migration dropped the column.
     migration
-        Label of the migration that took the name away.
+        Label of the migration that removed the name.
     until
-        Last day on which it answers; None where nobody said one.
+        Last day on which queries may use the former name; None for no end.
     factor, offset
-        The column's value now is the former one times `factor` + `offset`.
+        The current value is the former value times `factor`, plus `offset`.
     unit
-        Of the values now, where it is another; empty otherwise.
+        Unit of the current values, if the migration changed it; else empty.
     by, parts
-        Of a column that was split or merged: what it was, in SQL, and the columns in that, by the names that they had
-        then.
+        For a column that was split or merged: an SQL expression of the former value, and the columns in the expression
+        under their names at that time.
     """
 
     name: str
@@ -179,27 +186,27 @@ class Former:
 
     @property
     def is_converted(self) -> bool:
-        """Whether the values were in another unit."""
+        """Whether the former values had another unit."""
         return (self.factor, self.offset) != (1.0, 0.0)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Current columns that its values are computed from."""
+        """Current columns from which the former values are computed."""
         if self.by:
             return tuple(dict.fromkeys(name for part in self.parts for name in part.columns))
         return (self.now,) if self.now else ()
 
     def is_within(self, names: Collection[str]) -> bool:
-        """Whether its values can be computed from some columns."""
+        """Whether the former values can be computed from the columns `names`."""
         return bool(self.now) and all(name in names for name in self.columns)
 
     def answers(self, today: date) -> bool:
-        """Whether a query may still use it."""
+        """Whether a query may still use the former name."""
         return bool(self.now) and (self.until is None or today <= self.until)
 
     @property
     def explanation(self) -> str:
-        """What became of the name, in a clause."""
+        """A clause that says what replaced the column."""
         if not self.now:
             return f"{self.name} was dropped by migration {self.migration}"
         if self.by:
@@ -212,10 +219,10 @@ class Former:
 
 
 FormerOf = Callable[["Contract"], Mapping[str, Former]]
-"""Returns the names that columns of a table had, by name; those that it has now are not among them."""
+"""Returns the former names of a table's columns, by name, without names that are current names again."""
 
 Chosen = Mapping[str, Mapping[str, Former]]
-"""Former names that a query uses, by table."""
+"""Former names that a query uses, by table and name."""
 
 
 def plan_with_former_names(
@@ -224,21 +231,21 @@ def plan_with_former_names(
     tables: Mapping[str, Any],
     today: date,
 ) -> tuple[_Planned, Chosen]:
-    """Plan a query with as few former names as it needs; return the plan and these names.
+    """Plan a query with only those former names of columns that it needs; return the plan and these names.
 
-    DataFusion says which column it misses; if that is a former name, it is added, and the query planned again. So a
-    former name changes nothing of a query that can be answered without it.
+    If DataFusion reports an unknown column that is a former name, the name is added and the query is planned again. So
+    former names have no effect on a query that works without them.
 
     Parameters
     ----------
     plan
-        Plans with some former names; raises what DataFusion does.
+        Plans the query with some former names, and raises DataFusion's errors.
     former
-        Returns the former names of a table, as far as the asker sees what they stand for.
+        Returns the former names of a table whose current columns are visible.
     tables
-        Tables that the query may name.
+        Tables that the query may use.
 
-    Raises `QueryError` for a name that answers no more, and whatever else `plan` raises.
+    Raises `QueryError` for a former name past its last day, and what `plan` raises.
     """
     chosen: dict[str, dict[str, Former]] = {}
     while True:
@@ -249,26 +256,26 @@ def plan_with_former_names(
             missing = None if isinstance(cause, QueryError) else missing_column(cause)
             if missing is None:
                 raise
-            more = _more(*missing, former, tables)
-            fresh = {table: one for table, one in more.items() if one.name not in chosen.get(table, {})}
-            if not fresh:
+            matches = _matches(*missing, former, tables)
+            added = {table: match for table, match in matches.items() if match.name not in chosen.get(table, {})}
+            if not added:
                 raise
-            over = [(table, one) for table, one in fresh.items() if not one.answers(today)]
-            if over:
-                raise _over(*over[0], today) from error
-            for table, former_name in fresh.items():
+            expired = [(table, match) for table, match in added.items() if not match.answers(today)]
+            if expired:
+                raise _expired_error(*expired[0], today) from error
+            for table, former_name in added.items():
                 chosen.setdefault(table, {})[former_name.name] = former_name
 
 
-def _more(
+def _matches(
     qualifier: str, name: str, former: Callable[[str], Mapping[str, Former]], tables: Mapping[str, Any]
 ) -> dict[str, Former]:
-    """Return the column that a former name stands for, by table: of the table that qualifies it, if one does."""
-    asked = [qualifier] if qualifier in tables else list(tables)
-    return {table: known[name] for table in asked if name in (known := former(table))}
+    """Return the former columns of a name, by table: only of the table `qualifier`, if the query has one."""
+    candidates = [qualifier] if qualifier in tables else list(tables)
+    return {table: names[name] for table in candidates if name in (names := former(table))}
 
 
-def _over(table: str, former_name: Former, today: date) -> QueryError:
+def _expired_error(table: str, former_name: Former, today: date) -> QueryError:
     hint = (
         f"compute it of {former_name.now}"
         if former_name.by
@@ -289,58 +296,60 @@ def _over(table: str, former_name: Former, today: date) -> QueryError:
 
 
 def add_former(ctx: SessionContext, chosen: Chosen) -> None:
-    """Put views with former names in place of a session's tables, or of a role's views of them.
+    """Replace a session's tables, or a role's views, by views that also have some former names.
 
-    A former name stands for a column of what is there: what a role does not see, it does not see under another name.
-    Tables that are not there are passed over.
+    A former name is computed from the visible columns, so a hidden column is hidden under its former name, too. Tables
+    that are not in the session are skipped.
     """
     for table, names in chosen.items():
         if not names or not ctx.table_exist(table):
             continue
         frame = ctx.table(table)
         types = {field.name: field.type for field in frame.schema()}
-        whole = frame
-        asked = [one for one in names.values() if one.is_within(types)]
-        for place, former_name in enumerate(asked):
-            whole = _add_former_column(whole, former_name, types, f"{_OLD}{place}")
-        olds = [col(f'"{_OLD}{place}"').alias(one.name) for place, one in enumerate(asked)]
+        computable = [former_name for former_name in names.values() if former_name.is_within(types)]
+        for index, former_name in enumerate(computable):
+            frame = _add_former_column(frame, former_name, types, f"{_OLD}{index}")
+        olds = [col(f'"{_OLD}{index}"').alias(former_name.name) for index, former_name in enumerate(computable)]
         fences = [lit(value=True).alias(f"{end}{table}") for end in (_BEGIN, _END)]
         ctx.deregister_table(table)
-        ctx.register_view(table, whole.select(*(col(f'"{name}"') for name in types), fences[0], *olds, fences[1]))
+        ctx.register_view(table, frame.select(*(col(f'"{name}"') for name in types), fences[0], *olds, fences[1]))
 
 
 def _add_former_column(frame: DataFrame, former_name: Former, types: Mapping[str, pa.DataType], name: str) -> DataFrame:
-    """Return a frame with the values of a former name under another one."""
+    """Add the values of a former name to a frame, as the column `name`."""
     if not former_name.by:
         return frame.with_column(name, _former_value(former_name, types[former_name.now]))
-    for place, part in enumerate(former_name.parts):
-        frame = _add_former_column(frame, part, types, f"{name}_{place}")
-    aside = [field.name for field in frame.schema()]
-    parts = [col(f'"{name}_{place}"').alias(part.name) for place, part in enumerate(former_name.parts)]
-    frame = frame.select(*(col(f'"{other}"').alias(f"{_ASIDE}{other}") for other in aside), *parts)
+    for index, part in enumerate(former_name.parts):
+        frame = _add_former_column(frame, part, types, f"{name}_{index}")
+    # The expression uses former names that may be current names of other columns, so all columns are renamed meanwhile.
+    others = [field.name for field in frame.schema()]
+    parts = [col(f'"{name}_{index}"').alias(part.name) for index, part in enumerate(former_name.parts)]
+    frame = frame.select(*(col(f'"{other}"').alias(f"{_RENAMED}{other}") for other in others), *parts)
     value = frame.parse_sql_expr(former_name.by).alias(name)
-    return frame.select(*(col(f'"{_ASIDE}{other}"').alias(other) for other in aside), value)
+    return frame.select(*(col(f'"{_RENAMED}{other}"').alias(other) for other in others), value)
 
 
 def _former_value(former_name: Former, type_: pa.DataType) -> Expr:
-    """Return a column's value as it was under a former name: of its type, but whole numbers may become fractions."""
+    """Return an expression of a column's former value, in its former unit. Integers become floats if converted."""
     now = col(f'"{former_name.now}"')
     if not former_name.is_converted:
         return now
     if pa.types.is_integer(type_) and not former_name.offset and abs(former_name.factor) > 1:  # exact beyond 2**53
-        whole, by = now.cast(pa.int64()), lit(int(former_name.factor))
-        return (whole / by).cast(pa.float64()) + (whole % by).cast(pa.float64()) / lit(float(former_name.factor))
-    wide = now.cast(pa.float64())
-    was = (wide - lit(float(former_name.offset)) if former_name.offset else wide) / lit(float(former_name.factor))
-    return was.cast(type_) if pa.types.is_floating(type_) else was
+        integer, factor = now.cast(pa.int64()), lit(int(former_name.factor))
+        remainder = (integer % factor).cast(pa.float64()) / lit(float(former_name.factor))
+        return (integer / factor).cast(pa.float64()) + remainder
+    number = now.cast(pa.float64())
+    shifted = number - lit(float(former_name.offset)) if former_name.offset else number
+    former_value = shifted / lit(float(former_name.factor))
+    return former_value.cast(type_) if pa.types.is_floating(type_) else former_value
 
 
 def without_former(rows: pa.Table) -> pa.Table:
-    """Return rows without what a wildcard took along: fences, and the former names between them."""
+    """Drop the columns that ``SELECT *`` added for former names: the fences, and the columns between them."""
     kept, inside = [], False
-    for place, name in enumerate(rows.column_names):
+    for index, name in enumerate(rows.column_names):
         if name.startswith(FENCE):
             inside = name.startswith(_BEGIN)
         elif not inside:
-            kept.append(place)
+            kept.append(index)
     return rows if len(kept) == rows.num_columns else rows.select(kept)

@@ -1,21 +1,22 @@
-"""Roles: which tables and rows a query may see, and of each column its values, a mask of them, or nothing.
+"""Roles: which tables and rows a query may see, and which columns it sees, masked or hidden.
 
-A role sees nothing that it does not name. How roles are written: `ranklake.lake.query.role_file`; how a query is
-held to one: `ranklake.lake.query.admission`.
+A role sees only what its file lists. `ranklake.lake.query.role_file` describes the file format, and
+`ranklake.lake.query.admission` applies a role to a query.
 
-Rows of teams: those whose column ``team`` names one, else those of a run that is theirs.
+**Teams.** A role with teams sees rows whose column ``team`` names one of its teams, and rows of its teams' runs.
 
-A run is a team's where all rows of the table ``runs`` that tell of its team tell of this one: those that name a team,
-and those of processes, which had none if they name none. So nobody takes a run from another team, nor gets to see it,
-by recording that it is theirs, too: then neither sees it. Nor does anybody take one that ran without a team. What names
-no team, and is of no such run, is nobody's. A derived row names one team of those that its run has, so there
-both must be theirs.
+A run belongs to a team if every row of ``runs`` for it that was recorded by a process, or that names a team, names this
+team. So a user cannot get access to another team's run by recording the same run for their own team: then no team sees
+it. A run that was recorded without a team cannot be claimed in this way either. A row without a team and without such a
+run belongs to no team. A row of a derived table names one of its run's teams. There, both the row's team and its run
+must belong to the role.
 
-Least sizes of groups: no combination of some columns is shown that fewer people, or rows, share.
+**Groups.** For some columns, a role sees a combination of values only if enough people (or rows) share it.
 
-A group that is too small loses its last column to NULL and joins its neighbours, then the one before, and so on. What
-is still too few when all are gone is not shown. So each combination of values that a role finds stands for at least
-that many, whichever of them it filters by: what it selects, and the difference of any two selections, are whole groups.
+If a group is too small, its last column becomes NULL, which merges it with similar groups. Then the column before, and
+so on. Rows that are still in a group that is too small are not shown. So every combination of values that a role sees
+has the minimum size, for any filter. Any selection consists of whole groups, and so does the difference of two
+selections.
 """
 
 import re
@@ -41,16 +42,16 @@ MOST_COLUMNS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """What a role sees of a table in groups alone.
+    """Minimum size of groups in a table.
 
     Attributes
     ----------
     by
-        Columns whose combinations must be shared: what can tell who somebody is. The last goes first.
+        Columns that can identify people. Their combinations must be shared. The last one becomes NULL first.
     least
-        How many share each combination.
+        Minimum size of each group.
     of
-        The column of whose values there are so many, seen or not; empty: so many rows.
+        Column whose distinct values are counted, such as the user; it may be hidden. Empty to count rows.
     """
 
     by: tuple[str, ...]
@@ -59,40 +60,44 @@ class Groups:
 
     @property
     def text(self) -> str:
-        """In words, for people."""
-        whom = f"values of {self.of}" if self.of else "rows"
-        return f"each {', '.join(self.by)} shared by {self.least} {whom} or more"
+        """The rule as a clause for people."""
+        counted = f"values of {self.of}" if self.of else "rows"
+        return f"each {', '.join(self.by)} shared by {self.least} {counted} or more"
 
 
 def suppress_small_groups(ctx: SessionContext, frame: DataFrame, groups: Groups) -> DataFrame:
-    """Return rows of a frame with small groups made larger, or left out.
+    """Merge groups that are too small, and drop rows that are still in a group that is too small.
 
     Parameters
     ----------
     frame
-        What the role sees of a table, with `PERSON` beside it where groups are of people.
+        The columns of a table that the role sees. If people are counted, also the column `PERSON`.
 
-    A window over all rows that are left is the last to count, so no condition of a query gets beneath it. People are
-    counted as distinct values, and not by rank: a sort by them would show, by the order of rows, whose are one's.
+    The last step is a window function over all remaining rows, so an optimizer cannot move a condition of the query
+    below it. People are counted as distinct values. A dense rank would sort by person, and the order of rows would
+    reveal which rows are of the same person.
     """
     names = [name for name in frame.schema().names if name != PERSON]
     ctx.register_view(_ROWS, frame)
-    inner = f"SELECT *, CAST(NULL AS INT) AS ranklake_level FROM {_ROWS}"  # noqa: S608 - our own name
-    for kept in range(len(groups.by), -1, -1):
-        inner = _level(inner, groups, kept)
-    shown = ", ".join(_group_column(name, groups) for name in names)
-    last = ctx.sql(f"SELECT {shown} FROM ({inner}) WHERE ranklake_level IS NOT NULL")  # noqa: S608 - names of contracts
+    select = f"SELECT *, CAST(NULL AS INT) AS ranklake_level FROM {_ROWS}"  # noqa: S608 - our own name
+    for level in range(len(groups.by), -1, -1):
+        select = _with_level(select, groups, level)
+    columns = ", ".join(_group_column(name, groups) for name in names)
+    result = ctx.sql(f"SELECT {columns} FROM ({select}) WHERE ranklake_level IS NOT NULL")  # noqa: S608 - names of contracts
     ctx.deregister_table(_ROWS)
-    return last
+    return result
 
 
-def _level(inner: str, groups: Groups, kept: int) -> str:
-    """Return SQL that says of rows that are in no group yet whether they are in one by the first columns."""
-    over = ", ".join([*(f'"{name}"' for name in groups.by[:kept]), "ranklake_level IS NULL"])
+def _with_level(inner: str, groups: Groups, level: int) -> str:
+    """Return SQL that sets ``ranklake_level`` to `level` for rows whose group by the first `level` columns is large.
+
+    Rows that already have a level keep it.
+    """
+    over = ", ".join([*(f'"{name}"' for name in groups.by[:level]), "ranklake_level IS NULL"])
     size = f"count({f'DISTINCT {PERSON}' if groups.of else '*'}) OVER (PARTITION BY {over})"
     sized = f"SELECT *, {size} AS ranklake_size FROM ({inner})"  # noqa: S608 - names of contracts
-    level = f"coalesce(ranklake_level, CASE WHEN ranklake_size >= {groups.least} THEN {kept} END)"
-    return f"SELECT * EXCLUDE (ranklake_size) REPLACE ({level} AS ranklake_level) FROM ({sized})"  # noqa: S608 - likewise
+    new_level = f"coalesce(ranklake_level, CASE WHEN ranklake_size >= {groups.least} THEN {level} END)"
+    return f"SELECT * EXCLUDE (ranklake_size) REPLACE ({new_level} AS ranklake_level) FROM ({sized})"  # noqa: S608 - likewise
 
 
 def _group_column(name: str, groups: Groups) -> str:
@@ -101,46 +106,55 @@ def _group_column(name: str, groups: Groups) -> str:
     return f'CASE WHEN ranklake_level > {groups.by.index(name)} THEN "{name}" END AS "{name}"'
 
 
-def telling(groups: Groups, seen: Iterable[tuple[str, str]]) -> str:
-    """Return a column that tells people apart beside the groups, of those seen with their class; empty for none."""
+def identifying_column(groups: Groups, seen: Iterable[tuple[str, str]]) -> str:
+    """Return the first visible column outside of `groups.by` that can identify people; empty if there is none.
+
+    Parameters
+    ----------
+    seen
+        Names and classes of the visible columns.
+    """
     return next((name for name, class_ in seen if class_ != "operational" and name not in groups.by), "")
 
 
 def runs_of(teams: Iterable[str]) -> str:
-    """Return the SELECT of the runs that are of some teams."""
-    named = _named(teams)
-    others = f"team NOT IN ({named}) OR team IS NULL AND pid IS NOT NULL"  # what imports add has no process
-    theirs = f"count(team) > 0 AND count(*) FILTER (WHERE {others}) = 0"
-    return f"SELECT run FROM runs GROUP BY run HAVING {theirs}"  # noqa: S608 - quoted
+    """Return a SELECT of the runs that belong to some teams."""
+    names = _quoted(teams)
+    others = f"team NOT IN ({names}) OR team IS NULL AND pid IS NOT NULL"  # imported rows have no process id
+    belongs = f"count(team) > 0 AND count(*) FILTER (WHERE {others}) = 0"
+    return f"SELECT run FROM runs GROUP BY run HAVING {belongs}"  # noqa: S608 - quoted
 
 
 def of_teams(teams: Iterable[str], contract: "Contract") -> str:
-    """Return what rows of a table must meet to be of some teams, in SQL; empty where no row of it is of any team."""
+    """Return the SQL condition for the rows of a table that belong to some teams.
+
+    Empty if the table has neither a column ``team`` nor a column ``run``.
+    """
     by_run = f"run IN ({runs_of(teams)})"
     if "team" not in contract:
         return by_run if "run" in contract else ""
-    own = f"team IN ({_named(teams)})"
+    by_team = f"team IN ({_quoted(teams)})"
     if "run" not in contract:
-        return own
+        return by_team
     if contract.kind == "derived":
-        return f"({own} AND run IS NULL OR ({own} OR team IS NULL) AND {by_run})"
-    return f"({own} OR team IS NULL AND {by_run})"
+        return f"({by_team} AND run IS NULL OR ({by_team} OR team IS NULL) AND {by_run})"
+    return f"({by_team} OR team IS NULL AND {by_run})"
 
 
-def _named(teams: Iterable[str]) -> str:
+def _quoted(teams: Iterable[str]) -> str:
     return ", ".join(map(literal, sorted(teams)))
 
 
 WORD: Final = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
 _OTHER_RUNS: Final = frozenset({"holder_run"})
-"""Columns that name runs beside ``run``: which runs hold a device, whoever's row it is."""
-_NOTHING: Final[Mapping[str, Mask]] = MappingProxyType({})
+"""Columns besides ``run`` that name runs: the run that uses a device, in rows of another run."""
+_NO_MASKS: Final[Mapping[str, Mask]] = MappingProxyType({})
 _NO_GROUPS: Final[Mapping[str, Groups]] = MappingProxyType({})
 _NO_COLUMNS: Final[Mapping[tuple[str, int], Mask]] = MappingProxyType({})
 
 
 class RoleError(RanklakeError):
-    """A role that nobody defined, or a definition that cannot be applied."""
+    """An unknown or expired role, or an invalid definition of a role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +164,13 @@ class Sight:
     Attributes
     ----------
     column
-        Which.
+        The column.
     mask
-        The mask that it comes under; None where it is seen as it is, or not at all.
+        The mask of its values; None if the role sees the values themselves, or if the column is hidden.
     is_hidden
         Whether the column is hidden.
     why
-        The part of the role's file, or of the contract, that decides it.
+        The part of the role's file or of the contract that decides it.
     """
 
     column: "Column"
@@ -179,30 +193,30 @@ class Role:
     Attributes
     ----------
     name
-        Its name.
+        Name of the role.
     classes
-        Classes of columns that it sees as they are.
+        Classes of columns that it sees unmasked.
     tables
-        Tables that it may ask; others are not there.
+        Tables that it may query. Other tables do not exist for it.
     where
-        Condition in SQL that rows must meet, by table.
+        SQL condition for visible rows, by table.
     runs
-        Condition in SQL that rows of every table with a column ``run`` must meet; empty for none.
+        SQL condition for visible rows of every table with a column ``run``; empty for none.
     masked
-        Classes of columns that it sees masked, as their contracts say. Columns of classes that are in neither are
-        hidden, except for those in `class_masks` and `column_masks`.
+        Classes of columns that it sees with the masks in their contracts. Columns of classes that are neither in
+        `classes` nor in `masked` are hidden, except for those in `class_masks` and `column_masks`.
     class_masks
-        The mask of a class of columns, in place of what contracts say.
+        Mask by class of columns. It replaces the masks in contracts.
     column_masks
-        The mask of one column, by table and the column's permanent id, so that it holds whatever the column was called
-        in an old version of the table. It goes before those of classes.
+        Mask of one column, by table and the column's permanent id, so that it applies under former names, too. It takes
+        precedence over masks of classes.
     groups
-        Tables of which it sees no group that fewer share, by table.
+        Minimum sizes of groups, by table.
     until
-        The last day on which it may be used; None for no end.
+        Last day on which the role may be used; None for no end.
     teams
-        Teams whose rows alone it sees (`of_teams`); none: those of all. Of a table whose rows are of
-        no team it sees those that `where` says, if it says any.
+        If not empty, the role only sees rows of these teams (`of_teams`). Of a table without teams and runs it sees the
+        rows that `where` selects, or none without a condition.
     """
 
     name: str
@@ -211,14 +225,14 @@ class Role:
     where: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     runs: str = ""
     masked: frozenset[str] = frozenset()
-    class_masks: Mapping[str, Mask] = field(default_factory=lambda: _NOTHING)
+    class_masks: Mapping[str, Mask] = field(default_factory=lambda: _NO_MASKS)
     column_masks: Mapping[tuple[str, int], Mask] = field(default_factory=lambda: _NO_COLUMNS)
     groups: Mapping[str, Groups] = field(default_factory=lambda: _NO_GROUPS)
     until: date | None = None
     teams: frozenset[str] = frozenset()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what another process needs to have it, too: read-only mappings do not travel."""
+        """Support pickle, which cannot handle read-only mappings."""
         masks = dict(self.class_masks), dict(self.column_masks)
         facts = self.name, self.classes, self.tables, dict(self.where), self.runs, self.masked, *masks
         return _unpickled, (*facts, dict(self.groups), self.until, self.teams)
@@ -230,15 +244,15 @@ class Role:
             raise RoleError(f"role {self.name} ended with {self.until}", where=self.name, hint=hint)
 
     def sees(self, table: str) -> bool:
-        """Return whether it may ask a table."""
+        """Whether the role may query a table."""
         return table in self.tables
 
     def columns(self, contract: "Contract") -> list[str]:
-        """Return the columns of a table that it sees, masked ones among them."""
-        return [one.column.name for one in self.sights(contract) if not one.is_hidden]
+        """Return the names of the visible columns of a table, including masked ones."""
+        return [sight.column.name for sight in self.sights(contract) if not sight.is_hidden]
 
     def sights(self, contract: "Contract") -> list[Sight]:
-        """Return how it sees each column of a table that it may ask."""
+        """Return how the role sees each column of a table."""
         return [self._sight(contract, column) for column in contract.columns]
 
     def _sight(self, contract: "Contract", column: "Column") -> Sight:
@@ -250,7 +264,7 @@ class Role:
             return Sight(column, None, not seen, why=f"{column.class_}: {'in' if seen else 'not in'} classes")
         if column.name in contract.grain and mask.kind != "hash":
             return Sight(column, None, is_hidden=True, why=f"tells rows apart, which {mask.spec} would mix up")
-        if not mask.applies_to(column.type):  # of a class, or as it was in an old version
+        if not mask.applies_to(column.type):  # a mask of a class, or a column with another type in an old version
             return Sight(column, NULLIFY, is_hidden=False, why=f"{why}, but {mask.spec} does not fit {column.type}")
         return Sight(column, mask, is_hidden=False, why=why)
 
@@ -265,7 +279,7 @@ class Role:
         return default_mask(column.mask, column.class_, column.type), f"{column.class_}: in masked, {source}"
 
     def hashes(self, contracts: Iterable["Contract"]) -> str:
-        """Return a column of some tables that it sees by its hash, as ``table.column``; empty if there is none."""
+        """Return the first column that the role sees as a hash, as ``table.column``; empty if there is none."""
         for contract in contracts:
             for sight in self.sights(contract) if self.sees(contract.table) else ():
                 if sight.mask is not None and sight.mask.kind == "hash":
@@ -273,29 +287,32 @@ class Role:
         return ""
 
     def conditions(self, contract: "Contract") -> list[str]:
-        """Return what rows of a table must meet."""
+        """Return all SQL conditions for visible rows of a table."""
         by_team = self.by_team(contract)
         return [*self.own_conditions(contract), *([by_team] if by_team else [])]
 
     def own_conditions(self, contract: "Contract") -> list[str]:
-        """Return what its file says that rows of a table must meet, whichever teams they are of."""
+        """Return the SQL conditions for rows of a table from the role's file, without the condition by team."""
         conditions = [self.where.get(contract.table, ""), self.runs if "run" in contract else ""]
-        return [one for one in conditions if one]
+        return [condition for condition in conditions if condition]
 
     def by_team(self, contract: "Contract") -> str:
-        """Return what rows of a table must meet to be of its teams; empty for nothing."""
+        """Return the SQL condition for rows of the role's teams; empty if all rows are visible."""
         if not self.teams:
             return ""
         return of_teams(self.teams, contract) or ("" if self.where.get(contract.table) else "false")
 
     def words(self, contracts: Iterable["Contract"]) -> set[str]:
-        """Return the words, in lower case, of the conditions of some tables: columns and tables among them."""
+        """Return all words, in lower case, in the conditions on some tables. Among them are columns and tables."""
         return {
-            word.lower() for one in contracts for condition in self.conditions(one) for word in WORD.findall(condition)
+            word.lower()
+            for contract in contracts
+            for condition in self.conditions(contract)
+            for word in WORD.findall(condition)
         }
 
 
-def _unpickled(  # noqa: PLR0913, PLR0917 - all that a role says
+def _unpickled(  # noqa: PLR0913, PLR0917 - all attributes of a role
     name: str,
     classes: frozenset[str],
     tables: frozenset[str],

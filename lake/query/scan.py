@@ -1,13 +1,13 @@
-"""Gives DataFusion a Delta table's live files, so that it reads only what a query needs.
+"""Registers a Delta table's live files with DataFusion, so that a query reads only the files that it needs.
 
-`SessionContext.register_table(name, DeltaTable)` works, but delta-rs's provider takes no conditions across the C
-interface: every file of the table is read whatever the query asks. So the live files are taken from the Delta log, and
-`needed_files` says which of them a query can want: DataFusion plans it over stand-ins that know of each file what the
-log says, and notes for which files they are asked. What is left is registered
+`SessionContext.register_table(name, DeltaTable)` would read every file of the table, since delta-rs's provider gets no
+conditions across the C interface. So the live files are taken from the Delta log. `needed_files` finds the files that a
+query needs: DataFusion plans the query over datasets (`_StandIn`) with the statistics in the log, and these datasets
+record which files DataFusion requests. The needed files are registered as follows:
 
-- on a local disk as a folder of links to just these files, which DataFusion's own Parquet reader reads: it skips files
-  by their date, and row groups and pages by their statistics;
-- elsewhere as an Arrow dataset, which reads through the lake's own file system and skips row groups.
+- On a local disk, as a folder of links to these files. DataFusion's own Parquet reader reads them. It skips files by
+  their date, and row groups and pages by their statistics.
+- On an object store, as an Arrow dataset, which reads through the lake's own file system and skips row groups.
 """
 
 import re
@@ -44,20 +44,23 @@ NO_FILES: Final = FILE_SCHEMA.empty_table()
 _NAME: Final = re.compile(r"\w+")
 _ALL_ROWS: Final = 2**63 - 1
 _NO_EXPRESSION: Final = "'pyarrow.lib.BooleanScalar' and 'pyarrow._compute.Expression'"
-"""What DataFusion says where it fails to put a condition with a bare NULL, as in IN (NULL, 1), before a dataset."""
+"""Part of DataFusion's error if it cannot pass a condition with a NULL literal, as in IN (NULL, 1), to a dataset."""
 
 
 class MissingFileError(LakeError):
-    """A data file that the log names and that is not there, or not of its size."""
+    """A data file in the log that does not exist, or has another size than in the log."""
 
 
 def data_path(store: "Store", table: str, path: str) -> str:
-    """Return the path of a file: of a table's folder, or of rows that came back, relative to the lake."""
+    """Return the full path of a data file in a table's folder, or of a file with rehydrated rows."""
     return store.path(path) if path.startswith(f"{REHYDRATED}/") else store.path("tables", table, path)
 
 
 def live_files(handle: "DeltaTable | None", days: Collection[date] | None = None) -> pa.Table:
-    """Return the live files of a table's handle (None: never written), of some dates or all."""
+    """Return the live files of a table, of some dates or all; none if the handle is None.
+
+    The columns are those of `ranklake.lake.tables.live_files.files`.
+    """
     return NO_FILES if handle is None else files(handle, None if days is None else sorted(days))
 
 
@@ -70,37 +73,41 @@ def register(
     views: bool = False,
     whole: bool = False,
 ) -> None:
-    """Register files of a table (rows of `live_files`) under its name; none make it empty, with its columns and types.
+    """Register files of a table (rows of `live_files`) under its name. Without files, the table is empty.
+
+    Links to local files are in a temporary folder, which is deleted with the session object. The caller must keep the
+    session for as long as it uses a frame from it.
 
     Parameters
     ----------
     views
-        Whether text of local files is read as Arrow's string views, which group and compare up to a tenth faster.
+        Whether text of local files is read as Arrow's string views, which are grouped and compared up to a tenth
+        faster.
     whole
-        Whether all rows are read before any condition is looked at: no optimizer may move one across a limit.
+        Whether DataFusion must evaluate all conditions itself, after reading all rows. A LIMIT above the number of rows
+        is added, since an optimizer must not move conditions across a limit.
 
-    Links to local files lie in a folder that goes with the session object, which must therefore be kept as long as any
-    frame made from it. Raises `MissingFileError`.
+    Raises `MissingFileError`.
     """
     schema = arrow_schema(contract).remove_metadata()
     if not live.num_rows:
         ctx.register_record_batches(contract.table, [[pa.RecordBatch.from_pylist([], schema=schema)]])
     elif store.is_local:
-        held = ExitStack()
-        folder = held.enter_context(scratch("sql"))
-        weakref.finalize(ctx, held.close)
+        stack = ExitStack()
+        folder = stack.enter_context(scratch("sql"))
+        weakref.finalize(ctx, stack.close)
         _link(store, contract.table, live, folder)
         stored = schema.remove(schema.get_field_index("date"))
         if views:
             stored = pa.schema([_view_type(column) for column in stored])
-        # as a URI: in a plain path brackets, stars and question marks would be patterns
+        # a URI, since brackets, stars and question marks in a plain path would be patterns
         frame = ctx.read_parquet(f"{folder.as_uri()}/", table_partition_cols=[("date", pa.date32())], schema=stored)
         frame = frame.select(*(_or_default(field) for field in schema))
         ctx.register_view(contract.table, frame.limit(_ALL_ROWS) if whole else frame)
     else:
         ctx.register_dataset(contract.table, _dataset(store, contract.table, live.to_pylist(), schema, schema.names))
         defaults = any(default_of(field) is not None for field in schema)
-        if whole or defaults:  # a dataset knows no defaults, so it must not choose rows by them
+        if whole or defaults:  # a dataset has no defaults, so it must not evaluate conditions on these columns
             frame = ctx.table(contract.table).limit(_ALL_ROWS)
             ctx.deregister_table(contract.table)
             ctx.register_view(contract.table, frame.select(*(_or_default(field) for field in schema)))
@@ -114,23 +121,23 @@ def needed_files(
     plan: Callable[[SessionContext], Any],
     words: Collection[str],
 ) -> tuple[dict[str, pa.Table], set[str]]:
-    """Return those files of each table that a query can need, by what the Delta log says of them.
+    """Return the files of each table that a query may need, by their statistics in the Delta log.
 
-    Returned beside them: tables of which a reader would answer a condition of the query in another way than SQL does:
-    on object stores pyarrow, on a local disk the look at a row group's extremes.
+    Also returns the tables whose reader would evaluate a condition of the query differently from SQL: pyarrow on object
+    stores, the statistics of row groups on a local disk. These tables must be registered with `whole`.
 
     Parameters
     ----------
     ctx
-        A session for this purpose alone.
+        A session that is used only here.
     live
         Live files by table: rows of `live_files`.
     plan
-        Plans the query in the session that it is given, down to the physical plan.
+        Plans the query in a session, including the physical plan.
     words
-        Columns that the query may apply conditions to: statistics of others are not looked at.
+        Columns that may be in conditions of the query. Statistics of other columns are not used.
 
-    Raises whatever `plan` raises.
+    Raises what `plan` raises.
     """
     stand_ins = {}
     for table, rows in live.items():
@@ -144,52 +151,63 @@ def needed_files(
         if _NO_EXPRESSION not in str(error):
             raise
         return dict(live), set() if store.is_local else set(live)
-    kept = {}
+    needed = {}
     for table, rows in live.items():
-        named = {data_path(store, table, path): path for path in rows["path"].to_pylist()}
-        asked = pa.array([named[path] for path in stand_ins[table].asked if path in named], pa.string())
-        kept[table] = rows.filter(pc.is_in(rows["path"], value_set=asked))
-    return kept, {table for table, one in stand_ins.items() if (one.mislisted if store.is_local else one.misread)}
+        relative_paths = {data_path(store, table, path): path for path in rows["path"].to_pylist()}
+        requested = [relative_paths[path] for path in stand_ins[table].requested if path in relative_paths]
+        needed[table] = rows.filter(pc.is_in(rows["path"], value_set=pa.array(requested, pa.string())))
+    differing = {
+        table for table, stand_in in stand_ins.items() if (stand_in.mislisted if store.is_local else stand_in.misread)
+    }
+    return needed, differing
 
 
 class _StandIn(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow ships no types
-    """A table's files as a dataset that notes which of them it is asked for, by path.
+    """A dataset of a table's files that records which files DataFusion requests.
 
-    It notes, too, whether it was asked with conditions that pyarrow reads in another way than SQL (`misread`), and
-    whether one is a list of floats (`mislisted`).
+    Attributes
+    ----------
+    requested
+        Paths of the requested files.
+    misread
+        Whether a condition was used that pyarrow evaluates differently from SQL.
+    mislisted
+        Whether a condition has a list of floats (``IN (0.5, 1.0)``).
     """
 
-    asked: set[str]
+    requested: set[str]
     misread: bool
     mislisted: bool
 
     def get_fragments(self, filter: ds.Expression | None = None) -> Iterator["_Fragment"]:  # noqa: A002 - pyarrow's name
-        """Return the fragments that may hold rows for which the filter is true."""
+        """Return the fragments that may have rows for which the filter is true."""
         fragments = list(super().get_fragments(filter=_expression(filter)))
-        self.asked.update(fragment.path for fragment in fragments)
+        self.requested.update(fragment.path for fragment in fragments)
         text = str(filter)
         words = set(_NAME.findall(text))
-        floats = any(field.name in words and pa.types.is_floating(field.type) for field in self.schema)
-        # NULL is in no list for pyarrow, so that it is "not in" every list; for SQL nobody knows. NaN is above all
-        # other floats in SQL, and beside them for pyarrow. A long list holds -0.0 and 0.0 apart in SQL; no extremes do.
-        self.mislisted |= floats and "is_in(" in text
-        self.misread |= floats or ("is_in(" in text and "invert(" in text)
-        # DataFusion cannot sort what has no partition at all: where there is nothing, a file without rows stands for it
+        has_floats = any(field.name in words and pa.types.is_floating(field.type) for field in self.schema)
+        # Differences between pyarrow or statistics and SQL:
+        # - NULL NOT IN (…) is true in pyarrow and NULL in SQL.
+        # - NaN is greater than all other floats in SQL; in pyarrow, comparisons with it are false.
+        # - A long list in SQL distinguishes -0.0 and 0.0; statistics do not.
+        self.mislisted |= has_floats and "is_in(" in text
+        self.misread |= has_floats or ("is_in(" in text and "invert(" in text)
+        # DataFusion fails to sort a table without partitions, so a table without files gets a file without rows.
         return map(_Fragment, fragments or [_empty_file(self.schema)])
 
     def scanner(self, **options: Any) -> ds.Scanner:  # noqa: ANN401 - pyarrow's own
-        """Return a scanner, as pyarrow does."""
+        """Return a scanner, like pyarrow, but accept a constant filter."""
         return super().scanner(**{**options, "filter": _expression(options.get("filter"))})
 
 
 class _Fragment:
-    """A file of a table as DataFusion reads it: by a scanner, whose condition may have become constant."""
+    """A file of a table. DataFusion reads it with a scanner, and may pass a constant as its filter."""
 
     def __init__(self, fragment: ds.Fragment) -> None:
         self._fragment = fragment
 
     def scanner(self, schema: pa.Schema, **options: Any) -> ds.Scanner:  # noqa: ANN401 - pyarrow's own
-        """Return a scanner, as pyarrow does."""
+        """Return a scanner, like pyarrow, but accept a constant filter."""
         return self._fragment.scanner(schema, **{**options, "filter": _expression(options.get("filter"))})
 
 
@@ -200,12 +218,12 @@ def _empty_file(schema: pa.Schema) -> ds.Fragment:
 
 
 def _expression(condition: ds.Expression | pa.Scalar | None) -> ds.Expression | None:
-    """Return a condition as pyarrow takes it: DataFusion hands it one that has become constant as a bare value."""
+    """Convert a condition for pyarrow: DataFusion passes a constant condition as a scalar."""
     return pc.scalar(bool(condition.as_py())) if isinstance(condition, pa.Scalar) else condition
 
 
 def _or_default(field: pa.Field) -> Expr:
-    """Return a column by name; with a default, that stands for NULL, which is what files that lack the column give."""
+    """Return an expression for a column. A default replaces NULL, which files without the column return."""
     column, default = col(f'"{field.name}"'), default_of(field)
     return column if default is None else coalesce(column, lit(default).cast(field.type)).alias(field.name)
 
@@ -215,11 +233,11 @@ def _view_type(column: pa.Field) -> pa.Field:
 
 
 def _link(store: "Store", table: str, live: pa.Table, folder: Path) -> None:
-    """Lay out links like the table's own folders, so that paths name the dates.
+    """Create links to the files, in date folders like those of the table. DataFusion takes the date from the path.
 
-    DataFusion passes over a link that leads nowhere, so each file is looked at here.
+    DataFusion would skip a link to a missing file, so the existence and size of each file are checked here.
     """
-    made: set[str] = set()
+    created: set[str] = set()
     for row in live.select(["path", "size_bytes", "date"]).to_pylist():
         target = Path(data_path(store, table, row["path"]))
         size = target.stat().st_size if target.is_file() else None
@@ -228,17 +246,17 @@ def _link(store: "Store", table: str, live: pa.Table, folder: Path) -> None:
             hint = "ask again if an old version was asked for; else restore the file from a backup"
             raise MissingFileError(message, where=str(target), hint=hint)
         day = f"date={row['date'].isoformat()}"
-        if day not in made:
+        if day not in created:
             (folder / day).mkdir()
-            made.add(day)
-        (folder / day / f"{target.stem}.parquet").symlink_to(target)  # of another ending it would be passed over
+            created.add(day)
+        (folder / day / f"{target.stem}.parquet").symlink_to(target)  # DataFusion skips files with other endings
 
 
 def _dataset(
     store: "Store", table: str, live: list[dict[str, Any]], schema: pa.Schema, columns: Collection[str]
 ) -> _StandIn:
     filesystem = store.arrow_filesystem()
-    # pyarrow looks at the pages' checksums, as DataFusion's own reader does not
+    # pyarrow can verify the checksums of pages; DataFusion's own reader cannot
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
     form = ds.ParquetFileFormat(default_fragment_scan_options=options)
     fields = [field for field in schema if field.name in columns]
@@ -251,16 +269,16 @@ def _dataset(
         for row in live
     ]
     dataset = _StandIn(fragments, schema, form, filesystem)
-    dataset.asked, dataset.misread, dataset.mislisted = set(), False, False
+    dataset.requested, dataset.misread, dataset.mislisted = set(), False, False
     return dataset
 
 
 def _column_bounds(row: dict[str, Any], fields: list[pa.Field]) -> ds.Expression:
-    """Return what is true of every row of a file: its date, and the ranges of columns without NULLs.
+    """Return a condition that is true for every row of a file: its date, and the ranges of columns without NULLs.
 
-    Of floats nothing is said: no range holds a NaN, and pyarrow does not tell -0.0 from 0.0 where a list in SQL does.
+    Floats are left out: a NaN is outside of any range, and pyarrow treats -0.0 and 0.0 as equal where SQL does not.
     """
-    known = ds.field("date") == pa.scalar(row["date"], pa.date32())
+    bounds = ds.field("date") == pa.scalar(row["date"], pa.date32())
     for field in fields:
         if pa.types.is_floating(field.type):
             continue
@@ -269,14 +287,14 @@ def _column_bounds(row: dict[str, Any], fields: list[pa.Field]) -> ds.Expression
             continue
         if pa.types.is_timestamp(field.type) and not isinstance(low, datetime):
             continue
-        known &= (ds.field(field.name) >= pa.scalar(low, field.type)) & (
+        bounds &= (ds.field(field.name) >= pa.scalar(low, field.type)) & (
             ds.field(field.name) <= pa.scalar(high, field.type)
         )
-    return known
+    return bounds
 
 
 _MOST_FILES: Final = 64
-"""Of a table of which none is left out by the Delta log: finding out which a query needs means to plan it twice."""
+"""Up to this number of files, all files of a table are registered. Finding the needed ones means planning twice."""
 _LISTS_NUMBERS: Final = re.compile(r"\bin\s*\(\s*(?!'|select\b|with\b)", re.IGNORECASE)
 
 
@@ -286,10 +304,10 @@ class _Table(NamedTuple):
 
 
 class Opened:
-    """Tables of a lake as they stood when a question first named them, so that many answers are of one state.
+    """Tables of a lake at the version at which a query first used them, for several queries on the same state.
 
-    Not for several threads at once. Files stay readable for the grace period of vacuum, so it is for the time of a
-    command, not of a service.
+    Not for several threads. Vacuum deletes old files after its grace period, so this is for the duration of a command,
+    not of a service.
     """
 
     def __init__(self, lake: "Lake") -> None:
@@ -299,31 +317,31 @@ class Opened:
 
     @cached_property
     def contracts(self) -> "dict[str, Contract]":
-        """Contracts by table, as of the first question."""
+        """Contracts by table, at the time of the first query."""
         return dict(self._lake.contracts())
 
     def handle(self, table: str) -> "DeltaTable | None":
-        """Return a table's handle; None where it was never written. Raises `LakeUnreachableError`."""
+        """Return a table's handle; None if it was never written. Raises `LakeUnreachableError`."""
         return self._open_table(table).handle
 
     def live(self, table: str) -> "pa.Table":
-        """Return a table's live files, as `ranklake.lake.query.scan.live_files` does."""
+        """Return a table's live files, like `live_files`."""
         return self._open_table(table).live
 
     def session(self, text: str, names: "Collection[str]") -> SessionContext | None:
-        """Return a session that has some tables as a whole; None where a query is better, or must be, planned twice.
+        """Return a session with all files of some tables; None if the files that the query needs should be found first.
 
-        That is where tables have many files, where they are not on a local disk, and where the query may ask for a list
-        of floats (`ranklake.lake.query.scan.needed_files`). Raises `MissingFileError`.
+        That is the case if a table has many files, if the lake is on an object store, or if the query may have a list
+        of floats (see `needed_files`). Raises `MissingFileError`.
         """
-        few = all(self._open_table(name).live.num_rows <= _MOST_FILES for name in names)
-        if not self._lake.store.is_local or not few or _LISTS_NUMBERS.search(text):
+        has_few_files = all(self._open_table(name).live.num_rows <= _MOST_FILES for name in names)
+        if not self._lake.store.is_local or not has_few_files or _LISTS_NUMBERS.search(text):
             return None
         for name in names:
             if name not in self._registered:
                 table = self._open_table(name)
-                read = as_read(table.handle, self.contracts[name])
-                register(self._session, self._lake.store, read, table.live, views=True)
+                contract = as_read(table.handle, self.contracts[name])
+                register(self._session, self._lake.store, contract, table.live, views=True)
                 self._registered.add(name)
         return self._session
 

@@ -1,4 +1,4 @@
-"""A query, planned over tables without rows: which columns it uses, and which former names it needs for that."""
+"""Plans a query over empty tables, to find the columns that it uses and the former names that it needs."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """What a query uses.
+    """Columns and former names that a query uses.
 
     Attributes
     ----------
     columns
-        Columns by table, as they are called now; a query that only counts rows uses none. Those of the conditions of
-        a role are the operator's and are not among them.
+        Columns by table, under their current names. A query that only counts rows uses none. Columns that only the
+        role's conditions use are not included.
     asked
-        Former names that it uses, by table.
+        Former names of columns that the query uses, by table.
     beneath
-        Former names that the conditions of the role use, likewise.
+        Former names of columns that the role's conditions use, by table.
     tables
-        Former names of tables that it uses.
+        Former names of tables that the query uses.
     """
 
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -51,9 +51,14 @@ class Sketch:
 
     @property
     def words(self) -> set[str]:
-        """Columns that former names stand for, which may choose files."""
-        every = (one for chosen in (self.asked, self.beneath) for names in chosen.values() for one in names.values())
-        return {name for one in every for name in one.columns}
+        """Current columns of all used former names. Conditions on them may exclude files."""
+        former_names = (
+            former_name
+            for chosen in (self.asked, self.beneath)
+            for names in chosen.values()
+            for former_name in names.values()
+        )
+        return {column for former_name in former_names for column in former_name.columns}
 
 
 def sketch(
@@ -64,22 +69,24 @@ def sketch(
     names: TableNames,
     today: date,
 ) -> Sketch:
-    """Plan a query over tables without rows. Raises what DataFusion does, and `QueryError` for a name that is over.
+    """Plan a query over empty tables and return what it uses.
 
     Parameters
     ----------
     ask
-        Plans the query in a session with tables, or with a role's views of them.
+        Plans the query in a session with tables, or with a role's views.
     contracts
-        Of all tables that it or the role's conditions may name, as they are read.
+        Contracts of all tables that the query or the role's conditions may use, as `answer` reads them.
     names
-        What tables are called.
+        Names of the tables in queries.
+
+    Raises DataFusion's errors, and `QueryError` for a former name past its last day.
     """
-    seen = {name: arrow_schema(one).remove_metadata() for name, one in contracts.items()}
+    visible = {name: arrow_schema(contract).remove_metadata() for name, contract in contracts.items()}
     beneath: Chosen = {}
     if role is not None:
         try:
-            seen, beneath = plan_with_former_names(
+            visible, beneath = plan_with_former_names(
                 lambda chosen: _view_schemas(contracts, role, chosen, names),
                 lambda table: former(contracts[table]),
                 contracts,
@@ -87,31 +94,38 @@ def sketch(
             )
         except ConditionError:
             raise
-        except QueryError:  # what it says of the condition's columns is not for the role
+        except QueryError:  # the original error has columns of the condition, which the role must not see
             hint = "tell whoever keeps the lake"
             raise QueryError("a condition of the role names a column that is no more", where="SQL", hint=hint) from None
 
-    def known(table: str) -> dict[str, Former]:
-        there = former(contracts[table]).items()
-        return {name: one for name, one in there if one.is_within(seen[table].names) or (role is None and not one.now)}
+    def usable_names(table: str) -> dict[str, Former]:
+        return {
+            name: former_name
+            for name, former_name in former(contracts[table]).items()
+            if former_name.is_within(visible[table].names) or (role is None and not former_name.now)
+        }
 
-    def planned(chosen: Chosen, called: list[str]) -> list[tuple[str, list[str]]]:
-        ctx = _session(seen)
+    def plan(chosen: Chosen, former_tables: list[str]) -> list[tuple[str, list[str]]]:
+        ctx = _session(visible)
         prepare(ctx)
         add_former(ctx, chosen)
-        names.put(ctx, called)
+        names.put(ctx, former_tables)
         return list(scans(ask(ctx)))
 
-    (read, asked), called = asked_by(
-        lambda called: plan_with_former_names(lambda chosen: planned(chosen, called), known, seen, today), names, today
+    (scanned, asked), former_tables = asked_by(
+        lambda tables: plan_with_former_names(lambda chosen: plan(chosen, tables), usable_names, visible, today),
+        names,
+        today,
     )
     columns: dict[str, set[str]] = {}
-    for table, used in read:
-        if table in seen:
-            columns.setdefault(table, set()).update(used)
-    former_tables = tuple(names.former[name] for name in called)
+    for table, scanned_columns in scanned:
+        if table in visible:
+            columns.setdefault(table, set()).update(scanned_columns)
     return Sketch(
-        {table: tuple(sorted(some)) for table, some in sorted(columns.items())}, asked, beneath, former_tables
+        {table: tuple(sorted(names_)) for table, names_ in sorted(columns.items())},
+        asked,
+        beneath,
+        tuple(names.former[name] for name in former_tables),
     )
 
 
@@ -125,8 +139,8 @@ def _session(schemas: Mapping[str, pa.Schema]) -> SessionContext:
 def _view_schemas(
     contracts: "Mapping[str, Contract]", role: Role, chosen: Chosen, names: TableNames
 ) -> dict[str, pa.Schema]:
-    """Return the schemas of the views of a role; chosen are former names that its conditions may use."""
-    ctx = _session({name: arrow_schema(one).remove_metadata() for name, one in contracts.items()})
+    """Return the schemas of a role's views by table; `chosen` are former names that its conditions may use."""
+    ctx = _session({name: arrow_schema(contract).remove_metadata() for name, contract in contracts.items()})
     add_former(ctx, chosen)
     names.put(ctx, keeps=True)
     admit(ctx, role, contracts)
@@ -134,23 +148,23 @@ def _view_schemas(
 
 
 _FOLDING: Final = ("eliminate_limit", "eliminate_filter", "propagate_empty_relation")
-"""Rules that take tables out of a plan that gives no rows, such as LIMIT 0: a client asks so what there is."""
+"""Optimizer rules that remove tables from plans without rows, such as with LIMIT 0, which clients use to get types."""
 
-_JOINED: Final = "SET datafusion.optimizer.enable_physical_uncorrelated_scalar_subquery = false"
-"""Makes joins of subqueries, which are nodes, and not parts of expressions."""
+_SUBQUERIES_AS_JOINS: Final = "SET datafusion.optimizer.enable_physical_uncorrelated_scalar_subquery = false"
+"""Plans subqueries as joins, which are nodes of the plan. Otherwise they are parts of expressions."""
 
 
 def prepare(ctx: "SessionContext") -> None:
-    """Make a session plan so that `scans` sees all that a query names."""
+    """Configure a session so that `scans` finds all tables of a query."""
     for rule in _FOLDING:
         ctx.remove_optimizer_rule(rule)
-    ctx.sql(_JOINED)
+    ctx.sql(_SUBQUERIES_AS_JOINS)
 
 
 def scans(frame: "DataFrame") -> Iterator[tuple[str, list[str]]]:
-    """Yield each table that a query reads, with the columns, and once more for each time it reads it.
+    """Yield the table and the columns of each scan in a query's plan.
 
-    A subquery as a key of ORDER BY or GROUP BY, or within an aggregate or a window, is no node and not seen.
+    A subquery as a key of ORDER BY or GROUP BY, or within an aggregate or a window, is no node and is not found.
     """
     yield from _scanned_columns(frame.optimized_logical_plan())
 
@@ -160,9 +174,7 @@ def _scanned_columns(plan: Any) -> Iterator[tuple[str, list[str]]]:  # noqa: ANN
     kind = type(node).__name__
     if kind == "TableScan":
         yield node.fqn()[2], [name for _, name in node.projection()]
-    for inner in plan.inputs():
-        columns_inside = _scanned_columns(inner)
-        # what refers to itself reads its own rows under its own name
-        yield from (
-            (one for one in columns_inside if one[0] != node.name()) if kind == "RecursiveQuery" else columns_inside
-        )
+    for plan_input in plan.inputs():
+        for table, columns in _scanned_columns(plan_input):
+            if kind != "RecursiveQuery" or table != node.name():  # a recursive query scans its own rows, too
+                yield table, columns

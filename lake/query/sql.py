@@ -1,7 +1,7 @@
-"""Queries the tables in SQL: DataFusion over the lake's Delta tables, read-only.
+"""Read-only SQL queries on the lake's Delta tables, with DataFusion.
 
-Only tables that the text of a query names are opened. A table of a contract that was never written is empty, with its
-columns and types, so that ``SELECT count(*) FROM gpu_samples`` gives 0 on a machine without a GPU.
+Only tables that are named in the text of a query are opened. A table that has a contract and was never written is
+empty, with its columns and types. So ``SELECT count(*) FROM gpu_samples`` returns 0 on a machine without a GPU.
 """
 
 import re
@@ -46,7 +46,7 @@ READ_ONLY: Final = (
     SQLOptions().with_allow_ddl(allow=False).with_allow_dml(allow=False).with_allow_statements(allow=False)
 )
 Moment = AsOf | datetime | int | str | Collection[str] | None
-"""What `AsOf.parse` understands."""
+"""A time or version for time travel, in any form that `AsOf.parse` accepts."""
 
 
 def session(
@@ -63,15 +63,15 @@ def session(
     Parameters
     ----------
     tables
-        Names to register; default all contracts'.
+        Names of the tables to register; default all that have a contract.
     live
-        Files to read, by table, as `live_files` gives them; default all that are live now.
+        Files to read, by table, as `live_files` returns them; default the current live files.
     days
-        Dates to register, by table; default all. Of tables in `live` all files are.
+        Dates to register, by table; default all. Not used for tables in `live`.
     threads
-        Partitions that a query runs in; default one per core.
+        Partitions in which a query runs in parallel; default one per core.
     heavy
-        Whether what is asked reads many rows: then large batches and string views take up to a fifth less time.
+        Whether queries will read many rows. Large batches and string views then save up to a fifth of the time.
     """
     ctx = engine(threads, BATCH_ROWS) if heavy else engine(threads)
     contracts = lake.contracts()
@@ -89,16 +89,16 @@ def session(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a query gave.
+    """Result of a query.
 
     Attributes
     ----------
     rows
-        Its rows.
+        The rows.
     sketch
-        Columns and former names that it used; empty if former names were not resolved.
+        The columns and former names that the query used; empty if former names were not resolved.
     versions
-        Delta versions of the tables that its words name; None of one that was never written.
+        Delta versions of the tables in the query; None for a table that was never written.
     """
 
     rows: pa.Table
@@ -106,7 +106,7 @@ class Answer:
     versions: Mapping[str, int | None] = field(default_factory=dict)
 
 
-def answer(  # noqa: PLR0913 - what may be said of a query
+def answer(  # noqa: PLR0913 - options of a query
     lake: Lake,
     text: str,
     params: Mapping[str, Any] | None = None,
@@ -121,7 +121,7 @@ def answer(  # noqa: PLR0913 - what may be said of a query
     rehydrated: bool = False,
     opened: Opened | None = None,
 ) -> Answer:
-    """Answer one SELECT (or EXPLAIN, DESCRIBE, SHOW TABLES), and say what it used.
+    """Run one SELECT (or EXPLAIN, DESCRIBE, SHOW TABLES); return its rows and what it used.
 
     Parameters
     ----------
@@ -132,104 +132,107 @@ def answer(  # noqa: PLR0913 - what may be said of a query
     limit
         Most rows to return; default all.
     as_of
-        A time (of all tables), a version (of the one table that is named), ``table=version``, or several of these.
+        A time (for all tables), a version (for the only table of the query), ``table=version``, or several of these.
     role
-        Whose views to ask in place of the tables; default the tables themselves.
+        The role whose views replace the tables; by default the query reads the tables themselves.
     verify
-        Whether to verify the files that the query needs against their digests first. DataFusion looks at no checksum: a
-        file that rotted gives wrong rows.
+        Whether to verify the digests of the needed files first. DataFusion checks no checksum, so without this a
+        damaged file can return wrong rows.
     views
-        A SELECT by name, which the query may name like a table; what a role does not see, no view shows it.
+        SELECT statements by name. The query may use the names like tables. A role's limits apply to them, too.
     former
-        Returns the former names of a table's columns, which the query may use; default there are none.
+        Returns the former names of a table's columns, which the query may use. By default there are none.
     former_tables
-        Returns the former names of tables, likewise; asked where tables have others now.
+        Returns the former names of tables, which the query may use. Only called if a table was renamed.
     rehydrated
-        Whether tables also have the rows that came back from archives (`ranklake.retention.archive.rehydrated`).
+        Whether tables also have the rows that were restored from archives (`ranklake.retention.archive.rehydrated`).
     opened
-        The lake's tables as they were opened for earlier questions; not together with `as_of`.
+        The lake's tables, opened by earlier queries. Cannot be used with `as_of`.
 
     Raises
     ------
     NotReadOnlyError
-        The statement would change something.
+        The statement is no query.
     ranklake.lake.query.roles.RoleError
-        The role sees a column by a keyed hash, and there is no key.
+        The role sees a column as a keyed hash, and there is no key.
     QueryError
         Unknown table, column or function (with the nearest name), bad syntax (with its position), a version or time
-        that is not there (any more), or what else DataFusion says.
+        that does not exist or was deleted, or another error of DataFusion.
     MissingFileError
-        A data file that the query needs is not there.
+        A data file that the query needs is missing.
     ranklake.lake.tables.live_files.DamagedFileError
-        One is not what was written.
+        The bytes of a data file changed after it was written.
     """
     _refuse_of(role, as_of, rehydrated=rehydrated)
-    every = lake.contracts() if opened is None else opened.contracts
-    contracts = every if role is None else {name: one for name, one in every.items() if role.sees(name)}
-    names_of = TableNames.of(every.values())
-    if names_of.now and former_tables is not None:
-        names_of = TableNames.of(every.values(), former_tables())
-    behind_views = " ".join((views or {}).values())
-    names, behind, words = _tables_in_query(f"{text} {behind_views}", contracts, every, role, names_of)
+    all_contracts = lake.contracts() if opened is None else opened.contracts
+    contracts = {name: contract for name, contract in all_contracts.items() if role is None or role.sees(name)}
+    table_names = TableNames.of(all_contracts.values())
+    if table_names.now and former_tables is not None:
+        table_names = TableNames.of(all_contracts.values(), former_tables())
+    view_texts = " ".join((views or {}).values())
+    names, behind, words = _tables_in_query(f"{text} {view_texts}", contracts, all_contracts, role, table_names)
     handles = _handles(lake.store, opened, as_of, names, behind)
-    live = {name: live_files(one) if opened is None else opened.live(name) for name, one in handles.items()}
-    every = {**every, **{name: _read(handle, every[name], role) for name, handle in handles.items()}}
-    live |= _with_rehydrated(lake, live, every, role) if rehydrated else {}
-    pseudonyms = pseudonyms_for(role, (every[name] for name in names), lake.config.masking.key)
+    live = {name: live_files(handle) if opened is None else opened.live(name) for name, handle in handles.items()}
+    read_contracts = {
+        **all_contracts,
+        **{name: _read(handle, all_contracts[name], role) for name, handle in handles.items()},
+    }
+    live |= _with_rehydrated(lake, live, read_contracts, role) if rehydrated else {}
+    pseudonyms = pseudonyms_for(role, (read_contracts[name] for name in names), lake.config.masking.key)
 
-    clear = Clear(lake, text, role)
+    unseal = UnsealFunction(lake, text, role)
 
-    def asked(ctx: SessionContext) -> DataFrame:
-        clear.put(ctx)
-        for name, meant in (views or {}).items():
-            ctx.register_view(name, ctx.sql_with_options(meant, READ_ONLY))
+    def plan_query(ctx: SessionContext) -> DataFrame:
+        unseal.register(ctx)
+        for name, select in (views or {}).items():
+            ctx.register_view(name, ctx.sql_with_options(select, READ_ONLY))
         frame = ctx.sql_with_options(text, READ_ONLY, param_values=dict(params or {}))
         if role is not None and _is_explain(frame):
             hint = f"leave EXPLAIN out; DESCRIBE shows columns, 'ranklake roles explain {role.name} TABLE' rows and why"
             raise QueryError("a plan shows more than a role may see", where="EXPLAIN", hint=hint)
         return frame if limit is None else frame.limit(limit)
 
-    def planned(ctx: SessionContext) -> DataFrame:
-        add_former(ctx, drawn.beneath)
+    def plan(ctx: SessionContext) -> DataFrame:
+        add_former(ctx, used.beneath)
         if role is not None:
-            names_of.put(ctx, keeps=True)  # its conditions may use them
-            admit(ctx, role, {name: every[name] for name in live}, pseudonyms)
-            names_of.take(ctx)
-        add_former(ctx, drawn.asked)
-        names_of.put(ctx, [one.name for one in drawn.tables])
-        return asked(ctx)
+            table_names.put(ctx, keeps=True)  # the role's conditions may use these names
+            admit(ctx, role, {name: read_contracts[name] for name in live}, pseudonyms)
+            table_names.take(ctx)
+        add_former(ctx, used.asked)
+        table_names.put(ctx, [former_table.name for former_table in used.tables])
+        return plan_query(ctx)
 
-    drawn = Sketch()
-    with _explaining(role, contracts, names):
+    used = Sketch()
+    with _one_line_errors(role, contracts, names):
         if former is not None:
-            drawn = sketch(
-                asked, {name: every[name] for name in live}, role, former, names_of, datetime.now(UTC).date()
-            )
-        kept, misread = needed_files(
-            engine(), lake.store, every, live, partial(_physical, planned), words | drawn.words
+            today = datetime.now(UTC).date()
+            live_contracts = {name: read_contracts[name] for name in live}
+            used = sketch(plan_query, live_contracts, role, former, table_names, today)
+        needed, misread = needed_files(
+            engine(), lake.store, read_contracts, live, partial(_physical, plan), words | used.words
         )
         ctx = engine(batch_rows=BATCH_ROWS)
-        for name, rows in kept.items():
+        for name, rows in needed.items():
             if verify:
                 refuse_damaged(lake.tables, name, rows.filter(pc.starts_with(rows["path"], "date=")))
-            register(ctx, lake.store, every[name], rows, views=True, whole=name in misread)
-        frame = planned(ctx)
-        with _veiling(role, contracts, names):
+            register(ctx, lake.store, read_contracts[name], rows, views=True, whole=name in misread)
+        frame = plan(ctx)
+        with _errors_without_values(role, contracts, names):
             result = without_former(plain_text_columns(frame.to_arrow_table()))
     versions = {name: _version(handle) for name, handle in handles.items()}
-    return Answer(_with_files(result, live, kept) if _EXPLAINS.match(text) else result, drawn, versions)
+    return Answer(_with_files(result, live, needed) if _EXPLAINS.match(text) else result, used, versions)
 
 
 def answer_next(lake: Lake, opened: Opened, text: str, role: Role | None = None) -> Answer:
-    """Answer one SELECT of many, as `answer` does, of tables that are opened, listed and registered once.
+    """Run one SELECT of a series, like `answer`. Tables are opened, listed and registered only once.
 
-    Half of what a small query takes is planning; where its tables are small, it is planned once and not twice.
+    A small query spends half of its time in planning. If its tables are small, it is planned once instead of twice.
     """
     contracts = opened.contracts
     names, _, words = _tables_in_query(text, contracts, contracts, None, TableNames())
-    renamed = any(one.called for one in contracts.values())
+    renamed = any(contract.called for contract in contracts.values())
     if role is None and not renamed and words.isdisjoint(_LISTS_TABLES):
-        with _explaining(None, contracts, names):
+        with _one_line_errors(None, contracts, names):
             if (ctx := opened.session(text, names)) is not None:
                 rows = plain_text_columns(ctx.sql_with_options(text, READ_ONLY).to_arrow_table())
                 return Answer(rows, Sketch(), {name: _version(opened.handle(name)) for name in names})
@@ -251,14 +254,15 @@ def query(
     verify: bool = False,
     views: Mapping[str, str] | None = None,
 ) -> pa.Table:
-    """Return the rows of a query, as `answer` does."""
+    """Return the rows of a query; the parameters and errors are those of `answer`."""
     return answer(lake, text, params, limit, as_of=as_of, role=role, verify=verify, views=views).rows
 
 
 def _refuse_of(role: Role | None, as_of: Moment, *, rehydrated: bool) -> None:
-    """Raise `RoleError` where a role ended; `QueryError` where it sees groups, and other rows than those of now.
+    """Raise an error if a role may not run a query with these options.
 
-    The difference would reveal single people.
+    Raises `RoleError` if the role has expired. Raises `QueryError` if a role with groups asks for other rows than the
+    current ones, since the difference between two results could reveal a single person.
     """
     if role is None:
         return
@@ -276,8 +280,8 @@ def _refuse_of(role: Role | None, as_of: Moment, *, rehydrated: bool) -> None:
 
 
 @contextmanager
-def _explaining(role: Role | None, contracts: Mapping[str, "Contract"], names: Collection[str]) -> Iterator[None]:
-    """Turn what is raised into a `QueryError` of one line; to a role no error names a file."""
+def _one_line_errors(role: Role | None, contracts: Mapping[str, "Contract"], names: Collection[str]) -> Iterator[None]:
+    """Convert errors to a `QueryError` of one line. For a role, the error contains no file name."""
     try:
         yield
     except QueryError:
@@ -285,18 +289,20 @@ def _explaining(role: Role | None, contracts: Mapping[str, "Contract"], names: C
     except LakeError:
         if role is None:
             raise
-        # it names a file, which would tell a role of rows that it does not see
+        # the original error names a file, which would reveal the existence of hidden rows
         raise QueryError("a data file cannot be read", where="SQL", hint="tell whoever keeps the lake") from None
-    except Exception as error:  # DataFusion raises plain Exception and ValueError alike
+    except Exception as error:  # DataFusion raises Exception and ValueError
         query_error = one_line(error, contracts, names)
-        if role is not None and query_error.what.startswith("unknown "):  # the same whether it is hidden, or is nowhere
+        if role is not None and query_error.what.startswith("unknown "):  # hidden and missing names give the same error
             query_error.hint += f"; what role {role.name} sees: ranklake roles explain {role.name} TABLE"
         raise query_error from error
 
 
 @contextmanager
-def _veiling(role: Role | None, contracts: Mapping[str, "Contract"], names: Collection[str]) -> Iterator[None]:
-    """Take values out of what a running query's errors say to a role."""
+def _errors_without_values(
+    role: Role | None, contracts: Mapping[str, "Contract"], names: Collection[str]
+) -> Iterator[None]:
+    """Remove values from errors of a running query, if there is a role."""
     try:
         yield
     except Exception as error:
@@ -308,76 +314,82 @@ def _veiling(role: Role | None, contracts: Mapping[str, "Contract"], names: Coll
 def _tables_in_query(
     text: str,
     contracts: Mapping[str, "Contract"],
-    every: Mapping[str, "Contract"],
+    all_contracts: Mapping[str, "Contract"],
     role: Role | None,
-    called: TableNames,
+    table_names: TableNames,
 ) -> tuple[list[str], list[str], set[str]]:
-    """Return the tables that a query may name, those that only the role's conditions name, and all words."""
+    """Return the tables that a query may use, the tables that only the role's conditions use, and all their words."""
     words = {word.lower() for word in _WORD.findall(text)}
-    names = list(contracts) if words & _LISTS_TABLES else called.mentioned(words, contracts)
+    names = list(contracts) if words & _LISTS_TABLES else table_names.mentioned(words, contracts)
     if role is None:
         return names, [], words
-    own = role.words(contracts[name] for name in names)  # they choose files, too
-    return names, sorted({*called.mentioned(own, every)} - set(names)), words | own
+    role_words = role.words(contracts[name] for name in names)  # the role's conditions select files, too
+    behind = {*table_names.mentioned(role_words, all_contracts)} - set(names)
+    return names, sorted(behind), words | role_words
 
 
 def _handles(
     store: Store, opened: Opened | None, as_of: Moment, names: list[str], behind: list[str]
 ) -> dict[str, "DeltaTable | None"]:
-    """Return handles of the tables that a query names, and of those behind them, which no version is meant for."""
+    """Return handles of the query's tables and of the tables in the role's conditions (`behind`).
+
+    A version in `as_of` does not apply to the tables in `behind`; a time does.
+    """
     if opened is not None:
         return {name: opened.handle(name) for name in (*names, *behind)}
     moment = AsOf.parse(as_of)
-    named = {name: moment.handle(store, name, names) for name in names}
-    return named | {name: AsOf(moment.time).handle(store, name, behind) for name in behind}
+    query_handles = {name: moment.handle(store, name, names) for name in names}
+    return query_handles | {name: AsOf(moment.time).handle(store, name, behind) for name in behind}
 
 
 def _read(handle: "DeltaTable | None", contract: "Contract", role: Role | None) -> "Contract":
-    """Return the contract to read a table by; for a role, with today's classification of columns."""
+    """Return the contract with which to read a table; for a role, with the current classes and masks of columns."""
     stored_contract = as_read(handle, contract)
     return stored_contract if role is None else as_classified_now(stored_contract, contract)
 
 
 def _with_rehydrated(
-    lake: Lake, live: Mapping[str, pa.Table], every: Mapping[str, "Contract"], role: Role | None
+    lake: Lake, live: Mapping[str, pa.Table], contracts: Mapping[str, "Contract"], role: Role | None
 ) -> dict[str, pa.Table]:
     """Return live files together with rehydrated files of the same tables. Raises `StaleRowsError`.
 
-    Raises `QueryError` where a role is bound to teams, and rows of ``runs`` that tell whose a run was are away: anybody
-    could record that run again as his own.
+    Raises `QueryError` for a role with teams if retired rows of ``runs`` are not rehydrated: without them, a user could
+    record another team's run again as a run of their own team.
     """
-    back = rehydrated_files(lake.store, datetime.now(UTC).date(), {name: every[name].stamp for name in live})
-    if role is not None and role.teams and back:
-        dates = {day for some in back.get("runs", ()) for day in some["date"].to_pylist()}
+    rehydrated = rehydrated_files(lake.store, datetime.now(UTC).date(), {name: contracts[name].stamp for name in live})
+    if role is not None and role.teams and rehydrated:
+        dates = {day for files in rehydrated.get("runs", ()) for day in files["date"].to_pylist()}
         if retired_dates(lake.tables).get("runs", {}).keys() - dates:
             message = f"role {role.name} sees its teams' runs, and whose they are is told by rows of runs that are gone"
             hint = "bring these back from their archive, too: ranklake retain rehydrate plan runs"
             raise QueryError(message, where="--rehydrated", hint=hint)
-    return {name: pa.concat_tables([live[name], *some], promote_options="default") for name, some in back.items()}
+    return {
+        name: pa.concat_tables([live[name], *files], promote_options="default") for name, files in rehydrated.items()
+    }
 
 
 def _is_explain(frame: DataFrame) -> bool:
     return type(frame.logical_plan().to_variant()).__name__ in _EXPLANATIONS
 
 
-def _physical(planned: Callable[[SessionContext], DataFrame], ctx: SessionContext) -> object:
-    """Return the physical plan of a query, or of the query in an EXPLAIN, whose planning may fail by itself."""
-    frame = planned(ctx)
+def _physical(plan: Callable[[SessionContext], DataFrame], ctx: SessionContext) -> object:
+    """Return the physical plan of a query; for an EXPLAIN, of the explained query."""
+    frame = plan(ctx)
     if _is_explain(frame):
         frame = ctx.create_dataframe_from_logical_plan(frame.logical_plan().inputs()[0])
     return frame.execution_plan()
 
 
 def plain_text_columns(rows: pa.Table) -> pa.Table:
-    """Return rows with text columns as plain strings, which every reader knows, and without field metadata."""
+    """Convert text columns to Arrow's plain string type, which every reader supports, and drop field metadata."""
     arrays = [column.cast(_plain_type(column.type)) for column in rows.columns]
     return pa.table(arrays, names=rows.column_names)
 
 
-def _with_files(plan: pa.Table, live: Mapping[str, pa.Table], kept: Mapping[str, pa.Table]) -> pa.Table:
-    """Return an explained plan with a row that counts the files skipped by the Delta log."""
+def _with_files(plan: pa.Table, live: Mapping[str, pa.Table], needed: Mapping[str, pa.Table]) -> pa.Table:
+    """Add a row to the result of an EXPLAIN: how many files are read, after skipping files by the Delta log."""
     counts = [
-        f"{name}: {kept[name].num_rows} of {rows.num_rows} files, {_bytes(kept[name]):,} of {_bytes(rows):,} bytes"
+        f"{name}: {needed[name].num_rows} of {rows.num_rows} files, {_bytes(needed[name]):,} of {_bytes(rows):,} bytes"
         for name, rows in live.items()
     ]
     row = pa.table({"plan_type": ["Delta log"], "plan": ["\n".join(counts)]}, schema=plan.schema)
@@ -403,10 +415,10 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 CLEAR: Final = "unsealed"
 
 
-class Clear:
-    """The SQL function ``unsealed``, registered where a query may use it.
+class UnsealFunction:
+    """The SQL function ``unsealed``, which decrypts values that are stored under keys of persons. Roles do not have it.
 
-    Raises `ranklake.retention.subjects.store.SubjectKeysError` where the query calls it and the keys are missing.
+    Raises `ranklake.retention.subjects.store.SubjectKeysError` if the query contains it and the keys are missing.
     """
 
     def __init__(self, lake: "Lake", text: str, role: "Role | None") -> None:
@@ -414,7 +426,7 @@ class Clear:
         if role is None and CLEAR in text.lower():
             self._function = udf(unsealer(lake), [pa.string()], pa.string(), "stable", name=CLEAR)
 
-    def put(self, ctx: SessionContext) -> None:
-        """Register it in a session."""
+    def register(self, ctx: SessionContext) -> None:
+        """Register the function in a session, if the query contains it."""
         if self._function is not None:
             ctx.register_udf(self._function)

@@ -1,10 +1,11 @@
-"""The query log of a lake: a small file a query, folded by upkeep, gone after its days.
+"""The query log of a lake: which columns each query used. It shows who is affected if a column is removed.
 
-    <lake>/queries/<date>/<id>.json           one line, written by whoever asked
-    <lake>/queries/<date>/<sha256>.jsonl      lines of several, as upkeep folded them
+    <lake>/queries/<date>/<id>.json           one query, written by the process that ran it
+    <lake>/queries/<date>/<sha256>.jsonl      several queries, merged by upkeep
 
-It is a hint of who would miss a column, and no book: a query never waits for it, and is answered without it. A line
-that stands in two files, because upkeep died between writing and deleting, counts once, by its id.
+The log is a hint, not a complete record: if an entry cannot be written, the query still succeeds. Upkeep deletes
+entries after a number of days. If upkeep is killed between writing and deleting, a query may be in two files. It is
+counted once, by its id.
 """
 
 import getpass
@@ -44,25 +45,25 @@ _SHAPE: Final = {
 
 
 class ConsumerError(RanklakeError):
-    """A name that no consumer can have."""
+    """An invalid name of a consumer."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedQuery:
-    """One query.
+    """A query in the log.
 
     Attributes
     ----------
     consumer
-        Who asked: a name that was configured, or a login name, which is personal data.
+        The configured name of the program or person, or a login name, which is personal data.
     role
-        As which role, by its name; None as none.
+        Name of the role; None without a role.
     columns
-        Columns that it used, by table, as they were called then; none where it only counted rows.
+        Columns that the query used, by table, under their names at that time. Empty if it only counted rows.
     former
-        Former names that it used, by table, and what each stood for then.
+        Former names that the query used, by table, and the current name of each at that time.
     id
-        When, in microseconds since 1970, and a random part.
+        Time in microseconds since 1970, and a random part.
     """
 
     consumer: str
@@ -73,17 +74,17 @@ class LoggedQuery:
 
     @property
     def at(self) -> datetime:
-        """When it was asked, UTC."""
+        """Time of the query, UTC."""
         return datetime.fromtimestamp(int(self.id[:20]) / 1e6, UTC)
 
     def line(self) -> str:
-        """Return it as a line of JSON."""
+        """Return the query as a line of JSON."""
         facts = {name: getattr(self, name) for name in ("id", "consumer", "role", "columns", "former")}
         return json.dumps(facts, separators=(",", ":"))
 
     @classmethod
     def read(cls, line: str) -> Self | None:
-        """Return what a line says; None where it is none: half of one, or of a later release."""
+        """Parse a line; None if it is incomplete or from a later release."""
         try:
             facts = json.loads(line)
         except (ValueError, RecursionError):
@@ -93,18 +94,18 @@ class LoggedQuery:
         columns = {table: tuple(names) for table, names in facts["columns"].items()}
         query = cls(facts["consumer"], facts["role"], columns, facts["former"], facts["id"])
         try:
-            query.at  # noqa: B018 - a time beyond all years is none
+            query.at  # noqa: B018 - raises if the time is out of Python's range
         except (ValueError, OverflowError, OSError):
             return None
         return query
 
 
 def consumer_named(name: str) -> str:
-    """Return the consumer's name: the given one, else the login name. Raises `ConsumerError`."""
+    """Return `name`, or the login name if it is empty. Raises `ConsumerError` if the name is invalid."""
     if not name:
         try:
             name = getpass.getuser()
-        except (OSError, KeyError):  # a container without an entry for its user
+        except (OSError, KeyError):  # the container has no passwd entry for its user
             return UNKNOWN
         return name if _NAMES.fullmatch(name) else UNKNOWN
     if not _NAMES.fullmatch(name):
@@ -116,92 +117,95 @@ def consumer_named(name: str) -> str:
 FOLDER: Final = "queries"
 LIMIT_S: Final = 2.0
 _READERS: Final = 16
-_FOLDED_AT_ONCE: Final = 10_000
-_ONE: Final = ".json"
-_SEVERAL: Final = ".jsonl"
-_STRAY: Final = ".tmp"
+_MERGE_BATCH: Final = 10_000
+_SINGLE: Final = ".json"
+_MERGED: Final = ".jsonl"
+_TEMPORARY: Final = ".tmp"
 
 
-def note(store: "Store", asked: LoggedQuery, limit_s: float = LIMIT_S) -> str:
-    """Note a query; return why that could not be, in a clause, or "". Never raises, and takes so long at most.
+def note(store: "Store", query: LoggedQuery, limit_s: float = LIMIT_S) -> str:
+    """Write a query to the log; return why it could not be written, in a clause, or "".
 
-    Readers see all of a file or none. Killed half-way, it leaves a stray temporary file on a local disk.
+    Never raises an error, and returns after `limit_s` seconds at most. Readers see the complete file or none. A process
+    that is killed meanwhile leaves a temporary file on a local disk.
     """
-    failed: list[str] = []
+    errors: list[str] = []
 
-    def work() -> None:
+    def write() -> None:
         try:
-            _write(store, f"{FOLDER}/{asked.at.date()}/{asked.id}{_ONE}", asked.line().encode())
-        except Exception as error:  # noqa: BLE001 - whatever a store raises, the query was answered
-            failed.append(type(error).__name__)
+            _write(store, f"{FOLDER}/{query.at.date()}/{query.id}{_SINGLE}", query.line().encode())
+        except Exception as error:  # noqa: BLE001 - a store may raise anything, and the query has succeeded
+            errors.append(type(error).__name__)
 
-    thread = threading.Thread(target=work, daemon=True)
+    thread = threading.Thread(target=write, daemon=True)
     thread.start()
     thread.join(limit_s)
     if thread.is_alive():
         return f"no answer of the store within {limit_s:g} s"
-    return failed[0] if failed else ""
+    return errors[0] if errors else ""
 
 
 def logged_queries(store: "Store", since: date) -> Iterator[LoggedQuery]:
-    """Yield the queries of a date and later, each once, in no order; what cannot be read is passed over."""
+    """Yield the queries of a date and later, each once, in no order. Unreadable files and lines are skipped."""
     seen: set[str] = set()
-    files = [one for day, some in _days(store).items() if day >= since for one in some]
+    files = [file for day, day_files in _files_by_day(store).items() if day >= since for file in day_files]
     with ThreadPoolExecutor(_READERS) as pool:
-        for lines in pool.map(lambda file: _lines(store, file), files):
-            for asked in lines:
-                if asked.id not in seen:
-                    seen.add(asked.id)
-                    yield asked
+        for queries in pool.map(lambda file: _read_queries(store, file), files):
+            for query in queries:
+                if query.id not in seen:
+                    seen.add(query.id)
+                    yield query
 
 
 def tidy(store: "Store", keep_days: int, *, dry_run: bool = False) -> tuple[int, int]:
-    """Fold the files of each date, and delete dates that are over; return how many files went so, and their bytes.
+    """Merge the files of each date, and delete dates older than `keep_days`.
 
-    It can die anywhere and run beside writers, readers and another of its kind. A file that it may not read or delete
-    stays, and holds up no other.
+    It may be killed at any point, and may run at the same time as writers, readers and another call. Files that cannot
+    be read or deleted are skipped.
+
+    Returns the number of deleted files of old dates, and their bytes.
     """
     first = datetime.now(UTC).date() - timedelta(days=keep_days)
     files, size = 0, 0
-    for day, files_of_day in _days(store).items():
+    for day, day_files in _files_by_day(store).items():
         if day < first:
-            gone = files_of_day if dry_run else _remove(store, files_of_day)
-            files, size = files + len(gone), size + sum(one.size_bytes for one in gone)
+            removed = day_files if dry_run else _remove(store, day_files)
+            files, size = files + len(removed), size + sum(file.size_bytes for file in removed)
         elif not dry_run:
-            with suppress(OSError):  # of somebody else's day, or a full disk: the next time, or nobody, folds it
-                _fold(store, day, [one for one in files_of_day if one.path.endswith(_ONE)])
+            with suppress(OSError):  # without permission or with a full disk, the files are left unmerged
+                _merge(store, day, [file for file in day_files if file.path.endswith(_SINGLE)])
     return files, size
 
 
-def _fold(store: "Store", day: date, ones: list[ListedFile]) -> None:
-    for begin in range(0, len(ones), _FOLDED_AT_ONCE):
-        batch = ones[begin : begin + _FOLDED_AT_ONCE]
-        if len(batch) < 2:  # noqa: PLR2004 - one file is as well a file
+def _merge(store: "Store", day: date, files: list[ListedFile]) -> None:
+    for begin in range(0, len(files), _MERGE_BATCH):
+        batch = files[begin : begin + _MERGE_BATCH]
+        if len(batch) < 2:  # noqa: PLR2004 - one file needs no merge
             continue
         with ThreadPoolExecutor(_READERS) as pool:
-            read = list(zip(batch, pool.map(lambda file: _lines(store, file), batch), strict=True))
-        lines = [asked.line() for _, found in read for asked in found]
+            read = list(zip(batch, pool.map(lambda file: _read_queries(store, file), batch), strict=True))
+        lines = [query.line() for _, queries in read for query in queries]
         if lines:
-            raw = "\n".join(lines).encode()  # two who fold at once may have other lines each: none replaces the other
-            _write(store, f"{FOLDER}/{day}/{hashlib.sha256(raw).hexdigest()}{_SEVERAL}", raw)
-        _remove(store, [one for one, found in read if found])  # what a later release wrote stays as it is
+            raw = "\n".join(lines).encode()  # named by digest, so concurrent merges cannot replace each other's file
+            _write(store, f"{FOLDER}/{day}/{hashlib.sha256(raw).hexdigest()}{_MERGED}", raw)
+        _remove(store, [file for file, queries in read if queries])  # files of a later release are kept
 
 
 def _remove(store: "Store", files: list[ListedFile]) -> list[ListedFile]:
-    """Delete files; return those that are gone."""
-    gone = []
+    """Delete files; return those that were deleted."""
+    removed = []
     for file in files:
         with suppress(OSError):
             delete(store, file.path)
-            gone.append(file)
+            removed.append(file)
     if store.is_local:
-        for folder in {os.path.dirname(one.path) for one in files}:  # noqa: PTH120 - fsspec paths are strings
-            with suppress(OSError):  # somebody wrote there meanwhile
+        for folder in {os.path.dirname(file.path) for file in files}:  # noqa: PTH120 - fsspec paths are strings
+            with suppress(OSError):  # another process wrote a file there meanwhile
                 os.rmdir(folder)  # noqa: PTH106 - likewise
-    return gone
+    return removed
 
 
-def _days(store: "Store") -> dict[date, list[ListedFile]]:
+def _files_by_day(store: "Store") -> dict[date, list[ListedFile]]:
     days: defaultdict[date, list[ListedFile]] = defaultdict(list)
     for file in sorted(listed(store.fs, store.path(FOLDER)), key=lambda file: file.path):
         folder, _, _ = file.path.rpartition("/")
@@ -210,20 +214,20 @@ def _days(store: "Store") -> dict[date, list[ListedFile]]:
     return days
 
 
-def _lines(store: "Store", file: ListedFile) -> list[LoggedQuery]:
-    if not file.path.endswith((_ONE, _SEVERAL)):
+def _read_queries(store: "Store", file: ListedFile) -> list[LoggedQuery]:
+    if not file.path.endswith((_SINGLE, _MERGED)):
         return []
     try:
         raw: bytes = store.fs.cat_file(file.path)
-    except OSError:  # folded meanwhile, and its lines are in another file; or it is for somebody else to read
+    except OSError:  # merged into another file meanwhile, or not readable by this user
         return []
     return [
-        asked for line in raw.decode(errors="replace").splitlines() if (asked := LoggedQuery.read(line)) is not None
+        query for line in raw.decode(errors="replace").splitlines() if (query := LoggedQuery.read(line)) is not None
     ]
 
 
 def _write(store: "Store", name: str, raw: bytes) -> None:
-    """Write a file whole, without waiting for the disk: a line that a power failure takes is missed by nobody."""
+    """Write a file atomically, without fsync, since losing an entry in a power failure does no harm."""
     target = store.path(name)
     if not store.is_local:
         store.fs.pipe_file(target, raw)
@@ -233,8 +237,8 @@ def _write(store: "Store", name: str, raw: bytes) -> None:
     for path in (os.path.dirname(folder), folder):  # noqa: PTH120 - likewise
         with suppress(FileExistsError):
             os.mkdir(path)  # noqa: PTH102 - likewise
-            os.chmod(path, mode)  # noqa: PTH101 - who may write to the lake may note a query, whatever the first's umask
-    scratch = f"{target}.{uuid.uuid4().hex}{_STRAY}"
+            os.chmod(path, mode)  # noqa: PTH101 - all who may write to the lake may log, whatever the creator's umask
+    scratch = f"{target}.{uuid.uuid4().hex}{_TEMPORARY}"
     with open(scratch, "wb") as file:  # noqa: PTH123 - likewise
         file.write(raw)
     os.chmod(scratch, mode & 0o666)  # noqa: PTH101 - likewise
@@ -248,15 +252,15 @@ class Use:
     Attributes
     ----------
     table, column
-        Which, as it was called; no column where only rows were counted.
+        The table, and the column's name in the queries; empty if only rows were counted.
     now
-        What a former name stood for; empty where it was the column's own name.
+        For a former name, the column's current name at that time; else empty.
     consumer
-        Who.
+        Name of the consumer.
     queries
-        How many.
+        Number of queries.
     last
-        When last, UTC.
+        Time of the last query, UTC.
     """
 
     table: str
@@ -267,23 +271,30 @@ class Use:
     last: datetime
 
     def plain(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the attributes as JSON values."""
         return {**asdict(self), "now": self.now or None, "column": self.column or None, "last": self.last.isoformat()}
 
 
 def logged_uses(store: "Store", since: date, table: str = "", column: str = "") -> list[Use]:
-    """Return the uses since a date, of all tables or one, of all its columns or one: former names first."""
-    moments: defaultdict[tuple[str, str, str, str], list[datetime]] = defaultdict(list)
-    for asked in logged_queries(store, since):
-        for key in _used_columns(asked):
+    """Return the uses of columns since a date, former names first.
+
+    Parameters
+    ----------
+    table, column
+        Only uses of this table or column; empty for all.
+    """
+    times_by_key: defaultdict[tuple[str, str, str, str], list[datetime]] = defaultdict(list)
+    for query in logged_queries(store, since):
+        for key in _used_columns(query):
             if key[0] == (table or key[0]) and key[1] == (column or key[1]):
-                moments[*key, asked.consumer].append(asked.at)
-    every = [Use(*key, len(times), max(times)) for key, times in moments.items()]
-    return sorted(every, key=lambda use: (not use.now, use.table, use.column, -use.queries, use.consumer))
+                times_by_key[*key, query.consumer].append(query.at)
+    uses = [Use(*key, len(times), max(times)) for key, times in times_by_key.items()]
+    return sorted(uses, key=lambda use: (not use.now, use.table, use.column, -use.queries, use.consumer))
 
 
-def _used_columns(asked: "LoggedQuery") -> Iterator[tuple[str, str, str]]:
-    for table, names in asked.former.items():
+def _used_columns(query: "LoggedQuery") -> Iterator[tuple[str, str, str]]:
+    """Yield table, column and current name for each column that a query used."""
+    for table, names in query.former.items():
         yield from ((table, name, now) for name, now in names.items())
-    for table, columns in asked.columns.items():
+    for table, columns in query.columns.items():
         yield from ((table, name, "") for name in columns or ("",))

@@ -1,6 +1,7 @@
--- grain    one row per pair of processes that recorded one rank of one attempt at a time, since $since
--- inputs   events (when each said that it starts) and segments (when the last row of each was written)
--- formula  the later started more than a second before the last row of the earlier: clocks of hosts agree that well
+-- grain    one row per pair of processes that recorded the same rank of the same attempt at the same time, since $since
+-- inputs   events (start of each process) and segments (time of the last row of each process)
+-- formula  the later process started more than a second before the last row of the earlier one; the second allows for
+--          differences between clocks of hosts
 WITH started AS (
     SELECT run, attempt, rank, incarnation, min(ts) AS first_ts
     FROM events WHERE date >= $since AND event = 'rank_start'

@@ -1,8 +1,8 @@
-"""Liveness: which ranks of the latest attempt of each run train, hang, are silent, or have ended, and how.
+"""Liveness: which ranks of each run's latest attempt are running, hung, silent or ended.
 
-A living rank is heard of once in an interval that it names itself (`rank_start` and `heartbeat` say it): by a segment
-of any table while it trains, by a heartbeat while it does not. After `INTERVALS` of them without a word it is silent;
-if it is heard of, and in as many no step and no phase began or ended, it hangs.
+A living rank records something in each heartbeat interval: rows of any table while it trains, else a heartbeat. The
+events `rank_start` and `heartbeat` contain the interval. A rank is silent if it has recorded nothing for `INTERVALS`
+intervals. It is hung if it records, but no step or phase has begun or ended for as long.
 """
 
 from collections import defaultdict
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateRank:
-    """A rank that two processes, by their incarnations, recorded; the later began `since`."""
+    """A rank that two processes recorded at the same time; `earlier` and `later` are their incarnations.
+
+    `since` is when the later process started.
+    """
 
     run: str
     attempt: int
@@ -41,42 +44,47 @@ class DuplicateRank:
 
 
 def duplicate_ranks(lake: "Lake", now: datetime | None = None) -> list[DuplicateRank]:
-    """Return the ranks of the last two days that two processes recorded at a time. Raises what `query` raises."""
-    since = ((now or datetime.now(UTC)) - LOOKS_BACK).date()
+    """Return the ranks that two processes recorded at the same time in the last two days. Raises as `query`."""
+    since = ((now or datetime.now(UTC)) - WINDOW).date()
     text = files(__package__).joinpath("duplicate_ranks.sql").read_text(encoding="utf-8")
     return [DuplicateRank(**row) for row in query(lake, text, {"since": since}).to_pylist()]
 
 
 INTERVALS: Final = 3
 MOST_RANKS: Final = 2**20
-"""A run that reports more has no ranks that are missing: each would be a line."""
+"""If a run reports a larger world size, no ranks are reported as missing, since each would be a line of output."""
 _LONGEST_S: Final = 10 * 86_400.0
-LOOKS_BACK: Final = timedelta(days=2)
+WINDOW: Final = timedelta(days=2)
+"""Only events and segments of this last period are read."""
 NEEDS_A_LOOK: Final = frozenset({"silent", "hung", "missing", "abandoned"})
-"""States that somebody should look into."""
+"""States that an operator should investigate."""
 OVER: Final = frozenset({"ended", "failed", "preempted"})
-"""States that a rank has reported itself, and that are its last."""
+"""Final states that a rank has reported itself."""
 
-Whose = tuple[str, int, int]
+RankKey = tuple[str, int, int]
+"""Run, attempt, rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """What is known of one rank.
+    """State of one rank.
 
     Attributes
     ----------
     state
-        ``running``; ``hung``: it lives, and nothing in it begins or ends; ``silent``: nothing was heard of it for three
-        intervals; ``missing``: nothing was ever heard of it, and of others of its run longer ago than that;
-        ``waiting``: what it said last is in the spool, not yet in the lake; ``ended``; ``failed``; ``preempted``;
-        ``abandoned``: its process died without a word, and its rows were recovered.
+        - ``running``
+        - ``hung``: it records, but no step or phase begins or ends
+        - ``silent``: it has recorded nothing for three intervals
+        - ``missing``: it has never recorded anything, though other ranks of its run started over three intervals ago
+        - ``waiting``: its last rows are in the spool and not yet in the lake
+        - ``ended``, ``failed``, ``preempted``: as the rank reported
+        - ``abandoned``: its process died without an end event, and its rows were recovered
     heard
-        When it last recorded anything; None if it never did.
+        Time of its last row; None if it has none.
     unheard_s, still_s
-        Seconds since then; seconds without a step or phase that began, as its last heartbeat said, None if none did.
+        Seconds since its last row; seconds since a step or phase last began, from its last heartbeat, None if unknown.
     step
-        The last step that an event of it names.
+        The highest step in its events.
     """
 
     run: str
@@ -90,20 +98,20 @@ class RankState:
 
 
 def liveness(lake: "Lake", spooled: "Iterable[SpoolFile]" = (), now: datetime | None = None) -> list[RankState]:
-    """Return the state of every rank that was heard of in the last two days, by run and rank.
+    """Return the state of every rank with an event in the last two days, and of missing ranks, by run and rank.
 
     Parameters
     ----------
     spooled
         Files of the spool that are not ingested yet.
     now
-        Default the wall clock. Clocks of hosts are taken to agree to within a fraction of the interval.
+        Default the wall clock. Clocks of hosts must agree to within a fraction of the heartbeat interval.
 
     Raises what `ranklake.lake.query.sql.query` raises.
     """
     moment, sent = now or datetime.now(UTC), _last_sent(spooled)
     text = files(__package__).joinpath("liveness.sql").read_text(encoding="utf-8")
-    rows = query(lake, text, {"since": (moment - LOOKS_BACK).date()}).to_pylist()
+    rows = query(lake, text, {"since": (moment - WINDOW).date()}).to_pylist()
     latest: dict[str, int] = defaultdict(int)
     for row in rows:
         latest[row["run"]] = max(latest[row["run"]], row["attempt"])
@@ -112,54 +120,57 @@ def liveness(lake: "Lake", spooled: "Iterable[SpoolFile]" = (), now: datetime | 
     return sorted([*states, *_missing(current, moment)], key=lambda state: (state.run, state.rank))
 
 
-def _last_sent(spooled: "Iterable[SpoolFile]") -> dict[Whose, datetime]:
-    """Return when the last segment that is not ingested was written, by rank."""
-    last_sent: dict[Whose, datetime] = {}
+def _last_sent(spooled: "Iterable[SpoolFile]") -> dict[RankKey, datetime]:
+    """Return when each rank's last segment in the spool was written."""
+    last_sent: dict[RankKey, datetime] = {}
     for item in spooled:
-        is_a_ranks = item.name is not None and item.name.rows > 0 and item.table != "annotations"  # of people, too
-        if item.name is not None and is_a_ranks and item.modified is not None:
+        has_rank_rows = (
+            item.name is not None and item.name.rows > 0 and item.table != "annotations"
+        )  # users write these
+        if item.name is not None and has_rank_rows and item.modified is not None:
             rank = item.name.run, item.name.attempt, item.name.rank
             last_sent[rank] = max(item.modified, last_sent.get(rank, item.modified))
     return last_sent
 
 
-def _liveness_of(row: Mapping[str, Any], now: datetime, sent: Mapping[Whose, datetime]) -> RankState:
-    begun = row["start_ts"] or datetime.min.replace(tzinfo=UTC)
+def _liveness_of(row: Mapping[str, Any], now: datetime, sent: Mapping[RankKey, datetime]) -> RankState:
+    started = row["start_ts"] or datetime.min.replace(tzinfo=UTC)
     limit_s = INTERVALS * _heartbeat_number(row, "interval_s", _LONGEST_S)
     heard = row["heard_ts"]
     unheard_s = max(0.0, (now - heard).total_seconds())
     still_s = _still_s(row)
     rank = row["run"], row["attempt"], row["rank"]
-    ended = next((name for name in ("end_ts", "abandoned_ts") if row[name] and row[name] >= begun), None)
-    if ended is not None:
-        state = _ending(row, begun, abandoned=ended == "abandoned_ts")
+    end = next((name for name in ("end_ts", "abandoned_ts") if row[name] and row[name] >= started), None)
+    if end is not None:
+        state = _final_state(row, started, abandoned=end == "abandoned_ts")
     elif limit_s <= 0:
-        state = "running"  # it was not asked to beat
+        state = "running"  # heartbeats are turned off
     elif unheard_s > limit_s:
         arrived = sent.get(rank)
         is_waiting = arrived is not None and (now - arrived).total_seconds() <= limit_s
-        state = "waiting" if is_waiting else "preempted" if _is_preempted(row, begun) else "silent"
+        state = "waiting" if is_waiting else "preempted" if _is_preempted(row, started) else "silent"
     else:
         state = "hung" if still_s is not None and still_s > limit_s else "running"
     return RankState(*rank, state, heard, round(unheard_s, 3), still_s, row["step"])
 
 
-def _ending(row: Mapping[str, Any], begun: datetime, *, abandoned: bool) -> str:
-    if _is_preempted(row, begun):
+def _final_state(row: Mapping[str, Any], started: datetime, *, abandoned: bool) -> str:
+    if _is_preempted(row, started):
         return "preempted"
     if abandoned:
         return "abandoned"
-    return "failed" if row["failure_ts"] and row["failure_ts"] >= begun else "ended"
+    return "failed" if row["failure_ts"] and row["failure_ts"] >= started else "ended"
 
 
-def _is_preempted(row: Mapping[str, Any], begun: datetime) -> bool:
-    return row["preemption_ts"] is not None and row["preemption_ts"] >= begun
+def _is_preempted(row: Mapping[str, Any], started: datetime) -> bool:
+    return row["preemption_ts"] is not None and row["preemption_ts"] >= started
 
 
 def _still_s(row: Mapping[str, Any]) -> float | None:
-    """Return for how long nothing had begun at the last heartbeat; None if something was recorded since, or none came.
+    """Return the seconds without a new step or phase at the last heartbeat; None if unknown.
 
-    Before the first step nobody knows how long it may take.
+    It is unknown without a heartbeat, if a step or phase was recorded after it, and before the first step, which may
+    take any time.
     """
     beat, progress = row["beat_ts"], row["progress_ts"]
     if beat is None or (progress is not None and progress > beat):
@@ -169,7 +180,7 @@ def _still_s(row: Mapping[str, Any]) -> float | None:
 
 
 def _heartbeat_number(row: Mapping[str, Any], name: str, most: float) -> float:
-    """Return a number that a rank says of itself when it starts, and with each heartbeat; 0 where it says none."""
+    """Return a number from a rank's last heartbeat, or else from its start event; 0 if neither has it."""
     for details in (row["beat"], row["start"]):
         number = _number(facts_in(details), name, most)
         if number is not None:
@@ -178,7 +189,7 @@ def _heartbeat_number(row: Mapping[str, Any], name: str, most: float) -> float:
 
 
 def _number(facts: Mapping[str, object], name: str, most: float) -> float | None:
-    """Return a number of foreign JSON, from 0 up to a bound; None where it is none."""
+    """Return a number from foreign JSON; None if it is no number, negative, or above `most`."""
     value = facts.get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
@@ -186,7 +197,7 @@ def _number(facts: Mapping[str, object], name: str, most: float) -> float | None
 
 
 def _missing(rows: Iterable[Mapping[str, Any]], now: datetime) -> list[RankState]:
-    """Return the ranks of which nothing was heard, though others of their run began long enough ago."""
+    """Return the ranks without any event, in runs in which other ranks started long enough ago."""
     missing = []
     by_run: dict[tuple[str, int], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:

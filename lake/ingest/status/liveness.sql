@@ -1,6 +1,6 @@
--- grain    one row per run, attempt and rank of which something was heard since $since
--- inputs   segments (when the last row of each was written, whichever table it is of) and events
--- formula  none: last times and last words; `ranklake.lake.ingest.status.liveness` judges them
+-- grain    one row per run, attempt and rank with an event since $since
+-- inputs   segments (time of the last row, of any table) and events
+-- formula  last times and last events; `ranklake.lake.ingest.status.liveness` derives the state from them
 SELECT
     said.run, said.attempt, said.rank,
     greatest(said.ts, coalesce(life.ts, said.ts)) AS heard_ts,
@@ -30,7 +30,7 @@ LEFT JOIN (
         max(ts_max) AS ts,
         max(CASE WHEN segments."table" IN ('steps', 'spans') THEN ts_max END) AS progress_ts
     FROM segments
-    WHERE date >= $since AND unreadable IS NULL AND segments."table" <> 'annotations'  -- people write these, too
+    WHERE date >= $since AND unreadable IS NULL AND segments."table" <> 'annotations'  -- users write annotations, too
     GROUP BY run, attempt, rank
 ) life
 ON life.run = said.run AND life.attempt = said.attempt AND life.rank = said.rank

@@ -1,8 +1,9 @@
-"""The invariant: rows recorded = stored + quarantined + sampled out + gaps + in flight (+ retired by retention).
+"""Reconciliation checks: rows recorded = stored + quarantined + sampled out + gaps + in flight + retired.
 
-What was recorded is read from what the recorders say of themselves (cumulative counts in segment footers, totals at
-closing), what is stored from the Delta logs' own row counts and the files that they name; the table ``segments`` ties
-the two together. So a lost segment, a lost tail, a lost file, a lost quarantine and a double commit each show.
+The recorded rows are from the recorders: cumulative counts in segment footers, and totals written at closing. The
+stored rows are from the row counts in the Delta transaction logs, whose data files must exist. The table ``segments``
+connects both. So the check finds lost segments, lost data files, lost quarantined bytes, rows that are missing at the
+end of a stream, and rows that were committed twice.
 """
 
 import json
@@ -24,9 +25,9 @@ from ranklake.lake.ingest.status.stream_balance import (
     Row,
     SlotFile,
     StreamBalance,
-    claims_of,
     odd_segments,
     read_accounts,
+    reported_counts,
     stream_balances,
 )
 from ranklake.lake.plans.kinds import Rows, rows_effect
@@ -48,28 +49,35 @@ if TYPE_CHECKING:
 
 
 MOST_LISTED: Final = 20
-"""Streams of a table that do not add up, and are named one by one."""
+"""Most streams of a table that are listed in faults one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableBalance:
-    """Rows of one table, by fate.
+    """Row counts of one table.
 
     Attributes
     ----------
     recorded
-        What the recorders say they recorded, sampled out or counted as lost: rows plus gaps.
+        Rows and gaps that the recorders report.
     sampled_out
-        Counted by the recorder as left out, as its user wants it: weights of what was kept stand for it.
-    stored, quarantined, gaps, in_flight, retired
-        Live in Delta; refused by ingest or moved out by checks; counted by the recorder as not recorded; in the
-        spool, not yet ingested; removed by retention.
+        Rows that the recorders left out by sampling. The weights of recorded rows account for them.
+    stored
+        Live rows of the Delta table.
+    quarantined
+        Rows refused by ingest or moved to quarantine by checks.
+    gaps
+        Rows that the recorders could not record, without `sampled_out`.
+    in_flight
+        Rows in the spool that are not ingested yet.
+    retired
+        Rows removed by retention.
     refused
-        Segments among the quarantined that nobody vouches for, or that had no business where they lay, by reason.
+        Number of segments, by reason, without a valid signature or at a place where their writer may not write.
     faults
-        What does not add up, in words; empty if all is well.
+        Texts that say what does not add up; empty if all rows are accounted for.
     unreadable
-        Segments in the quarantine folder whose bytes could not be read, by reason, and that no sound copy replaced.
+        Number of damaged segments in the quarantine folder without a sound copy, by reason.
     """
 
     table: str
@@ -86,7 +94,7 @@ class TableBalance:
 
     @property
     def adds_up(self) -> bool:
-        """True if every recorded row is accounted for, once."""
+        """Whether every recorded row is accounted for exactly once."""
         return not self.faults
 
 
@@ -96,20 +104,20 @@ def balance(lake: "Lake", spooled: "Iterable[SpoolFile]" = ()) -> list[TableBala
     Parameters
     ----------
     spooled
-        The spool's listing; without it nothing counts as in flight.
+        Listing of the spool. Without it, no rows are counted as in flight.
     """
-    return reconcile(lake, [claims[0] for claims in not_taken_in(lake.store, list(spooled))])
+    return reconcile(lake, [copies[0] for copies in not_taken_in(lake.store, list(spooled))])
 
 
 def reconcile(lake: "Lake", waiting: "Collection[SpoolFile]") -> list[TableBalance]:
-    """Return the same as `balance`, for who has looked already which files of the spool no plan took in."""
+    """Return the same as `balance`, given only the files of the spool that are not ingested yet."""
     accounts = read_accounts(lake, {item.name.incarnation for item in waiting if item.name})
-    moved, retired = _booked_rows(lake.tables)
+    moved, retired = _moved_and_retired(lake.tables)
     streams = stream_balances(accounts, waiting)
     live = {
         table: rows
-        for table, one in lake.contracts().items()
-        if one.envelope and (rows := _live_rows(lake.store, table))
+        for table, contract in lake.contracts().items()
+        if contract.envelope and (rows := _live_rows(lake.store, table))
     }
     tables = (
         {table for table, _ in streams}
@@ -118,7 +126,7 @@ def reconcile(lake: "Lake", waiting: "Collection[SpoolFile]") -> list[TableBalan
         | {*live}
     )
     raw = still_in_quarantine(lake.tables, accounts.odd)
-    refused, unreadable = _refused_counts(accounts.odd), _unreadable(raw, accounts.held)
+    refused, unreadable = _refused_counts(accounts.odd), _unreadable_counts(raw, accounts.largest_segments)
     balances = [
         _table_balance(lake, table, streams, moved, retired, live.get(table, 0), refused[table], unreadable[table])
         for table in sorted(tables)
@@ -126,18 +134,18 @@ def reconcile(lake: "Lake", waiting: "Collection[SpoolFile]") -> list[TableBalan
     return [*balances, *_rejects_balance(lake.store, accounts, raw, moved, retired["rejects"])]
 
 
-def _booked_rows(tables: "Tables") -> tuple[dict[str, int], dict[str, int]]:
-    """Return rows moved to quarantine by checks, and rows retired, per table, from the plans' own accounts."""
+def _moved_and_retired(tables: "Tables") -> tuple[dict[str, int], dict[str, int]]:
+    """Return the rows that checks moved to quarantine, and that retention removed, by table, from the ledger."""
     moved: dict[str, int] = defaultdict(int)
     retired: dict[str, int] = defaultdict(int)
-    accounts = {Rows.QUARANTINED: moved, Rows.RETIRED: retired}
+    counts_by_effect = {Rows.QUARANTINED: moved, Rows.RETIRED: retired}
     for row in read(tables, contract(LEDGER), ["kind", "tables"]).to_pylist():
-        account = accounts.get(rows_effect(row["kind"]))
-        if account is None:
+        counts = counts_by_effect.get(rows_effect(row["kind"]))
+        if counts is None:
             continue
         for table, rows in json.loads(row["tables"]).items():
-            if account is not moved or table != "rejects":  # which has what the others lost, or less by what is back
-                account[table] -= rows
+            if counts is not moved or table != "rejects":  # `rejects` gets the rows that other tables lose
+                counts[table] -= rows
     return moved, retired
 
 
@@ -151,19 +159,21 @@ def _table_balance(
     refused: dict[str, int],
     unreadable: dict[str, int],
 ) -> TableBalance:
-    mine = {stream: one for (name, stream), one in streams.items() if name == table}
-    faults = _stream_faults(lake, table, mine)
-    in_flight = sum(one.in_flight for one in mine.values())
-    ingested = sum(one.stored for one in mine.values())
-    quarantined = sum(one.rejected for one in mine.values()) + moved[table]
+    table_streams = {stream: balance for (name, stream), balance in streams.items() if name == table}
+    faults = _stream_faults(lake, table, table_streams)
+    in_flight = sum(balance.in_flight for balance in table_streams.values())
+    ingested = sum(balance.stored for balance in table_streams.values())
+    quarantined = sum(balance.rejected for balance in table_streams.values()) + moved[table]
     expected = ingested - moved[table] - retired[table]
     if live != expected:
         faults.append(f"the table holds {live} rows, the plans say {expected}")
     faults += _file_faults(lake.store, table)
-    gaps = sum(one.reported_gaps for one in mine.values())
-    sampled_out = sum(one.sampled_out for one in mine.values())
-    accounted = {stream: one.stored + one.rejected + one.in_flight for stream, one in mine.items()}
-    recorded = gaps + sum(max(one.reported_rows, accounted[stream]) for stream, one in mine.items())
+    gaps = sum(balance.reported_gaps for balance in table_streams.values())
+    sampled_out = sum(balance.sampled_out for balance in table_streams.values())
+    recorded = gaps + sum(
+        max(balance.reported_rows, balance.stored + balance.rejected + balance.in_flight)
+        for balance in table_streams.values()
+    )
     lost = gaps - sampled_out
     return TableBalance(
         table, recorded, live, quarantined, lost, in_flight, retired[table], refused, faults, sampled_out, unreadable
@@ -171,41 +181,40 @@ def _table_balance(
 
 
 def _stream_faults(lake: "Lake", table: str, streams: "Mapping[Stream, StreamBalance]") -> list[str]:
-    """Return what is wrong with streams of a table, each with the segment whose word it is."""
-    wrong = {stream: fault for stream, one in sorted(streams.items()) if (fault := one.fault())}
-    listed_faults = dict(list(wrong.items())[:MOST_LISTED])
-    claims = claims_of(lake, {stream[3] for stream in listed_faults}) if listed_faults else []
+    """Return the faults of a table's streams as texts, each with the segment that has the highest count."""
+    all_faults = {stream: fault for stream, balance in sorted(streams.items()) if (fault := balance.fault())}
+    listed_faults = dict(list(all_faults.items())[:MOST_LISTED])
+    counts = reported_counts(lake, {stream[3] for stream in listed_faults}) if listed_faults else []
     faults = []
     for stream, fault in listed_faults.items():
-        mine = [row for row in claims if row["table"] == table and stream_of_row(row) == stream]
-        last = max(mine, key=lambda row: row["said"], default=None)
-        claim = Claim(
-            table, stream, None if last is None or streams[stream].reported > last["said"] else last["segment"]
-        )
+        stream_counts = [row for row in counts if row["table"] == table and stream_of_row(row) == stream]
+        highest = max(stream_counts, key=lambda row: row["said"], default=None)
+        is_from_totals = highest is None or streams[stream].reported > highest["said"]
+        claim = Claim(table, stream, None if highest is None or is_from_totals else highest["segment"])
         faults.append(f"run {stream[0]} attempt {stream[1]} rank {stream[2]}: {fault}, as {claim} says")
-    if len(wrong) > len(listed_faults):
-        faults.append(f"{len(wrong) - len(listed_faults)} more streams do not add up")
+    if len(all_faults) > len(listed_faults):
+        faults.append(f"{len(all_faults) - len(listed_faults)} more streams do not add up")
     return faults
 
 
 def _refused_counts(odd: "Iterable[Row]") -> dict[str, dict[str, int]]:
-    """Return how many segments of each table were refused, by reason."""
+    """Return the number of refused segments, by table and reason."""
     counts: dict[str, dict[str, int]] = defaultdict(dict)
     for row in odd:
-        reason = str(row["unreadable"])
-        if reason.startswith(REFUSED):
-            of_table, why = counts[row["table"]], reason.removeprefix(REFUSED)
-            of_table[why] = of_table.get(why, 0) + 1
+        unreadable = str(row["unreadable"])
+        if unreadable.startswith(REFUSED):
+            table_counts, reason = counts[row["table"]], unreadable.removeprefix(REFUSED)
+            table_counts[reason] = table_counts.get(reason, 0) + 1
     return counts
 
 
-def _unreadable(raw: "Iterable[Row]", held: "Mapping[SlotFile, int]") -> dict[str, dict[str, int]]:
-    """Return how many segments of each table could not be read, by reason, of which no sound copy came either.
+def _unreadable_counts(raw: "Iterable[Row]", largest_segments: "Mapping[SlotFile, int]") -> dict[str, dict[str, int]]:
+    """Return the number of unreadable segments without a sound copy, by table and reason.
 
-    A file whose name is no segment's is none of them.
+    Files that are no segments by their name are not counted.
     """
     counts: dict[str, dict[str, int]] = defaultdict(dict)
-    for row in without_sound_copy(raw, held):
+    for row in without_sound_copy(raw, largest_segments):
         reason = str(row["unreadable"])
         if row["rows"] is not None and not reason.startswith(REFUSED):
             counts[row["table"]][reason] = counts[row["table"]].get(reason, 0) + 1
@@ -215,7 +224,7 @@ def _unreadable(raw: "Iterable[Row]", held: "Mapping[SlotFile, int]") -> dict[st
 def _rejects_balance(
     store: "Store", accounts: Accounts, raw: "Iterable[Row]", moved: dict[str, int], retired: int
 ) -> "Iterator[TableBalance]":
-    """Yield the balance of ``rejects`` where what was quarantined, and retention did not take, is not all there."""
+    """Yield the balance of ``rejects`` if it has faults: missing rows, too many rows, or missing quarantined bytes."""
     faults = []
     live = _live_rows(store, "rejects")
     refused = sum(row["rows_rejected"] for row in accounts.streams)
@@ -223,10 +232,10 @@ def _rejects_balance(
     if live != expected:
         faults.append(f"the table holds {live} rows, the plans say {expected}")
     faults += _file_faults(store, "rejects")
-    kept = {path.rpartition("/")[2] for path in store.fs.find(store.path("quarantine"))}
-    aside = {row["sha256"] for row in raw}
-    if aside - kept:
-        faults.append(f"{len(aside - kept)} unreadable segments are not in the lake's quarantine folder any more")
+    existing = {path.rpartition("/")[2] for path in store.fs.find(store.path("quarantine"))}
+    missing = {row["sha256"] for row in raw} - existing
+    if missing:
+        faults.append(f"{len(missing)} unreadable segments are not in the lake's quarantine folder any more")
     if faults:
         yield TableBalance("rejects", stored=live, retired=retired, faults=faults)
 
@@ -237,80 +246,84 @@ def _live_rows(store: "Store", table: str) -> int:
 
 
 def _file_faults(store: "Store", table: str) -> list[str]:
-    """Return what is wrong with a table's data files: the log may name bytes that are not there."""
+    """Return a text if data files in a table's Delta log are missing or have another size."""
     handle = delta_table(store, table)
     if handle is None:
         return []
-    listed = store.fs.find(store.path("tables", table), detail=True)
-    there = {path: info["size"] for path, info in listed.items()}
-    named = files(handle).select(["path", "size_bytes"]).to_pylist()
-    bad = sum(there.get(store.path("tables", table, row["path"])) != row["size_bytes"] for row in named)
+    listing = store.fs.find(store.path("tables", table), detail=True)
+    sizes = {path: info["size"] for path, info in listing.items()}
+    live = files(handle).select(["path", "size_bytes"]).to_pylist()
+    bad = sum(sizes.get(store.path("tables", table, row["path"])) != row["size_bytes"] for row in live)
     return [f"{bad} data files are missing or not of their size"] if bad else []
 
 
 def unsound_segments(lake: "Lake") -> list[Row]:
-    """Return segments that nothing has put right, as rows of ``segments``; those that may be read yet among them.
+    """Return unreadable segments without a sound copy, as rows of ``segments``.
 
-    Raises what `ranklake.lake.query.sql.session` does.
+    Segments that a later ingest tries again are among them. Segments that retention or an erasure has deleted are not.
+
+    Raises what `ranklake.lake.query.sql.session` raises.
     """
-    odd, held = odd_segments(lake)
+    odd, largest_segments = odd_segments(lake)
     waiting = [row for row in odd if may_be_read_yet(row["unreadable"])]
-    return without_sound_copy([*waiting, *still_in_quarantine(lake.tables, odd)], held)
+    return without_sound_copy([*waiting, *still_in_quarantine(lake.tables, odd)], largest_segments)
 
 
 def still_in_quarantine(tables: "Tables", odd: Iterable[Row]) -> list[Row]:
-    """Return those whose bytes the quarantine folder has: neither retention nor an erasure removed them."""
+    """Return the rows whose bytes are in the quarantine folder: neither retention nor an erasure has deleted them."""
     raw = [row for row in odd if not may_be_read_yet(row["unreadable"])]
-    taken, erased = (retired_dates(tables), erased_raw(tables)) if raw else ({}, frozenset())
+    retired, erased = (retired_dates(tables), erased_raw(tables)) if raw else ({}, frozenset())
     return [
         row
         for row in raw
-        if row["sha256"] not in erased and taken.get(RAW + row["table"], {}).get(row["date"], 0) < row["plan"]
+        if row["sha256"] not in erased and retired.get(RAW + row["table"], {}).get(row["date"], 0) < row["plan"]
     ]
 
 
-def without_sound_copy(odd: Iterable[Row], held: Mapping[SlotFile, int]) -> list[Row]:
-    """Return those of whose slot file no sound segment has as many rows.
+def without_sound_copy(odd: Iterable[Row], largest_segments: Mapping[SlotFile, int]) -> list[Row]:
+    """Return the unreadable segments for which no sound segment of the same slot file has as many rows.
 
     Parameters
     ----------
-    held
-        Rows of the largest sound segment of each slot file.
+    largest_segments
+        Number of rows of the largest sound segment of each slot file.
     """
     return [
         row
         for row in odd
-        if row["rows"] is None or held.get((row["table"], stream_of_row(row), row["segment"]), -1) < row["rows"]
+        if row["rows"] is None
+        or largest_segments.get((row["table"], stream_of_row(row), row["segment"]), -1) < row["rows"]
     ]
 
 
-_TOGETHER: Final = frozenset({LEDGER, "segments"})
-"""Every ingest writes both."""
+_WRITTEN_TOGETHER: Final = frozenset({LEDGER, "segments"})
+"""Tables that every ingest writes."""
 FIRST_COMMIT: Final = timedelta(minutes=10)
-"""For how long files without a log are those of a first commit that is under way."""
+"""Longest time between a table's first data file and its first commit."""
 
 
 def lost_tables(lake: "Lake") -> list[str]:
-    """Return the tables without a log that something tells of, by name.
+    """Return the names of tables that had rows and have no Delta log any more.
 
-    That is rows by the ledger, files in the table's folder, or for the ledger and the table of segments one another.
-    The first commit of a table, while it is under way, looks like the last two, so that files tell of a loss once one
-    is older than `FIRST_COMMIT`. Raises `LakeUnreachableError`.
+    A table without a log is lost if the ledger counts rows of it, or if its folder has old files. The ledger and
+    ``segments`` are written together: one is lost if the other has old files. Files are old after `FIRST_COMMIT`;
+    before that, they may be files of the table's first commit. Raises `LakeUnreachableError`.
     """
     rows = Counter[str]()
     for row in read(lake.tables, contract(LEDGER), ["tables"]).to_pylist():
         rows.update(json.loads(row["tables"] or "{}"))
-    counted = {name for name, count in rows.items() if count > 0}
+    with_rows = {name for name, count in rows.items() if count > 0}
     folder = lake.store.path("tables")
-    there = {path.rpartition("/")[2] for path in _names(lake.store, folder)}
-    without = (name for name in counted | there | _TOGETHER if not _names(lake.store, f"{folder}/{name}/_delta_log"))
-    return sorted(name for name in without if name in counted or _has_old_files(lake.store, name))
+    with_folder = {path.rpartition("/")[2] for path in _names(lake.store, folder)}
+    candidates = with_rows | with_folder | _WRITTEN_TOGETHER
+    without_log = (name for name in candidates if not _names(lake.store, f"{folder}/{name}/_delta_log"))
+    return sorted(name for name in without_log if name in with_rows or _has_old_files(lake.store, name))
 
 
 def _has_old_files(store: "Store", table: str) -> bool:
-    """Whether a file of a table, or of one that is written with it, is older than a first commit may take."""
+    """Whether a table, or a table that is written together with it, has a file older than `FIRST_COMMIT`."""
     since = datetime.now(UTC) - FIRST_COMMIT
-    tables = _TOGETHER if table in _TOGETHER else {table}
+    tables = _WRITTEN_TOGETHER if table in _WRITTEN_TOGETHER else {table}
     files = (file for name in tables for file in listed(store.fs, store.path("tables", name)))
     return any(file.modified is None or file.modified < since for file in files)
 

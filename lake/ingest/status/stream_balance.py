@@ -1,4 +1,4 @@
-"""The balance of each stream: what its recorder counted, compared with what became of its rows."""
+"""The balance of each stream: the rows that its recorder counted, compared with the rows that the lake has."""
 
 import json
 from collections import defaultdict
@@ -59,7 +59,7 @@ SELECT "table", run, attempt, rank, incarnation, segment, sha256, unreadable, ro
     plan, date
 FROM segments
 WHERE unreadable IS NOT NULL"""
-_HELD: Final = """
+_LARGEST: Final = """
 SELECT "table", run, attempt, rank, incarnation, segment, max(rows) AS rows
 FROM segments
 WHERE unreadable IS NULL AND incarnation IN (SELECT incarnation FROM wanted)
@@ -68,139 +68,140 @@ GROUP BY "table", run, attempt, rank, incarnation, segment"""
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """What the table ``segments`` says.
+    """Row counts from the table ``segments``.
 
     Attributes
     ----------
     streams
-        Of the sound segments of each table and stream: rows stored and rejected; ``said`` and ``said_gaps``, the most
-        rows (with gaps) and the most gaps that their recorder reported.
+        Per table and stream, from sound segments: rows stored and rejected; ``said`` and ``said_gaps``, the highest
+        counts of recorded rows (gaps included) and of gaps in the footers.
     sampled_out
-        Of each table and stream, how many of its gaps were wanted: sampling left them out.
+        By table and stream, the number of gaps that are rows left out by sampling.
     closings
-        What recorders said when they closed: whose, and ``totals`` as JSON.
+        Segments that a recorder wrote when it closed: the stream, and ``totals`` as JSON.
     odd
-        Segments that could not be read, each.
-    held
-        Rows of the largest sound segment of each slot file, as far as it was asked for.
-    aside
-        What was disowned: what it says of itself is none of the above.
+        Segments that could not be read.
+    largest_segments
+        Number of rows of the largest sound segment of each slot file, for the requested processes.
+    disowned
+        Disowned claims. Their counts are not in the other attributes.
     """
 
     streams: list[Row]
     sampled_out: dict[tuple[str, Stream], int]
     closings: list[Row]
     odd: list[Row]
-    held: dict[SlotFile, int]
-    aside: list[Claim]
+    largest_segments: dict[SlotFile, int]
+    disowned: list[Claim]
 
 
 def read_accounts(lake: "Lake", incarnations: Collection[int]) -> Accounts:
-    """Return what became of the segments that plans took in.
+    """Read the row counts of all ingested segments.
 
     Parameters
     ----------
     incarnations
-        Processes of whose slot files to tell what is held; those of odd segments come with them.
+        Processes for `Accounts.largest_segments`. The processes of unreadable segments are added.
 
-    Raises what `ranklake.lake.query.sql.session` does.
+    Raises what `ranklake.lake.query.sql.session` raises.
     """
     context = session(lake, ["segments"], heavy=True)
     streams, closings, odd = (context.sql(text).to_arrow_table().to_pylist() for text in (_STREAMS, _CLOSINGS, _ODD))
     wanted = {*incarnations, *(row["incarnation"] for row in odd if row["incarnation"] is not None)}
-    held = _held(context, wanted)
-    aside = disowned_claims(lake.tables)
-    if aside:
-        believed = _claimed_counts(claims_of(lake, {claim.stream[3] for claim in aside}), aside)
-        disowned = {claim.stream for claim in aside}
+    largest_segments = _largest_segments(context, wanted)
+    disowned = disowned_claims(lake.tables)
+    if disowned:
+        counts = _accepted_counts(reported_counts(lake, {claim.stream[3] for claim in disowned}), disowned)
+        disowned_streams = {claim.stream for claim in disowned}
         streams = [
-            {**row, **believed.get((row["table"], stream_of_row(row)), _NOTHING)}
-            if stream_of_row(row) in disowned
+            {**row, **counts.get((row["table"], stream_of_row(row)), _NO_ROWS)}
+            if stream_of_row(row) in disowned_streams
             else row
             for row in streams
         ]
-        closings = [row for row in closings if not _is_disowned(row, aside)]
-        odd = [row for row in odd if not _is_disowned(row, aside)]
+        closings = [row for row in closings if not _is_disowned(row, disowned)]
+        odd = [row for row in odd if not _is_disowned(row, disowned)]
     sampled_out = {
         (row["table"], stream_of_row(row)): int(row["rows"] or 0)
         for row in context.sql(_SAMPLED_OUT).to_arrow_table().to_pylist()
     }
-    return Accounts(streams, sampled_out, closings, odd, held, aside)
+    return Accounts(streams, sampled_out, closings, odd, largest_segments, disowned)
 
 
 def odd_segments(lake: "Lake") -> tuple[list[Row], dict[SlotFile, int]]:
-    """Return segments that could not be read and are not disowned, and the rows held of their processes' slot files.
+    """Return unreadable segments that are not disowned, and `Accounts.largest_segments` for their processes.
 
-    Raises what `ranklake.lake.query.sql.session` does.
+    Raises what `ranklake.lake.query.sql.session` raises.
     """
     context = session(lake, ["segments"], heavy=True)
     odd: list[Row] = context.sql(_ODD).to_arrow_table().to_pylist()
-    aside = disowned_claims(lake.tables) if odd else []
-    odd = [row for row in odd if not _is_disowned(row, aside)]
-    return odd, _held(context, {row["incarnation"] for row in odd if row["incarnation"] is not None})
+    disowned = disowned_claims(lake.tables) if odd else []
+    odd = [row for row in odd if not _is_disowned(row, disowned)]
+    return odd, _largest_segments(context, {row["incarnation"] for row in odd if row["incarnation"] is not None})
 
 
-def _held(context: "SessionContext", incarnations: Collection[int]) -> dict[SlotFile, int]:
-    """Return the rows of the largest sound segment of each slot file of some processes."""
+def _largest_segments(context: "SessionContext", incarnations: Collection[int]) -> dict[SlotFile, int]:
+    """Return the number of rows of the largest sound segment of each slot file of some processes."""
     if not incarnations:
         return {}
     context.from_arrow(_numbers(incarnations), name="wanted")
-    rows = context.sql(_HELD).to_arrow_table().to_pylist()
+    rows = context.sql(_LARGEST).to_arrow_table().to_pylist()
     return {(row["table"], stream_of_row(row), row["segment"]): row["rows"] for row in rows}
 
 
-_NOTHING: Final = {"said": 0, "said_gaps": 0}
+_NO_ROWS: Final = {"said": 0, "said_gaps": 0}
 
 
-def claims_of(lake: "Lake", incarnations: Collection[int]) -> list[Row]:
-    """Return what each slot file of some processes says was recorded up to its end: ``said`` and ``said_gaps``."""
+def reported_counts(lake: "Lake", incarnations: Collection[int]) -> list[Row]:
+    """Return the counts of recorded rows in each slot file of some processes: ``said`` and ``said_gaps``."""
     context = session(lake, ["segments"], heavy=True)
     context.from_arrow(_numbers(incarnations), name="doubted")
-    claims: list[Row] = context.sql(_SEGMENTS).to_arrow_table().to_pylist()
-    return claims
+    counts: list[Row] = context.sql(_SEGMENTS).to_arrow_table().to_pylist()
+    return counts
 
 
 def _numbers(incarnations: Collection[int]) -> pa.Table:
     return pa.table({"incarnation": pa.array(sorted(incarnations), pa.int64())})
 
 
-def _claimed_counts(claims: list[Row], aside: list[Claim]) -> dict[tuple[str, Stream], dict[str, Any]]:
-    """Return the most that streams say, by table and stream, where what is disowned does not count."""
-    believed: dict[tuple[str, Stream], dict[str, Any]] = {}
-    for row in claims:
-        if not _is_disowned(row, aside):
-            so_far = believed.setdefault((row["table"], stream_of_row(row)), dict(_NOTHING))
-            so_far |= {name: max(so_far[name], row[name]) for name in _NOTHING}
-    return believed
+def _accepted_counts(slot_files: list[Row], disowned: list[Claim]) -> dict[tuple[str, Stream], dict[str, Any]]:
+    """Return the highest counts by table and stream, from slot files that are not disowned."""
+    counts: dict[tuple[str, Stream], dict[str, Any]] = {}
+    for row in slot_files:
+        if not _is_disowned(row, disowned):
+            highest = counts.setdefault((row["table"], stream_of_row(row)), dict(_NO_ROWS))
+            highest |= {name: max(highest[name], row[name]) for name in _NO_ROWS}
+    return counts
 
 
-def _is_disowned(row: Row, aside: list[Claim]) -> bool:
-    return any(claim.covers(row["table"], stream_of_row(row), row["segment"]) for claim in aside)
+def _is_disowned(row: Row, disowned: list[Claim]) -> bool:
+    return any(claim.covers(row["table"], stream_of_row(row), row["segment"]) for claim in disowned)
 
 
 MOST_GAPS: Final = 10**12
-"""Rows that one process can have lost of a table: a million a second for eleven days."""
+"""Most rows of a table that one process can lose: a million a second for eleven days."""
 NOBODY: Final[Stream] = ("", -1, -1, -1)
-"""Has the rows that were refused: they are no stream's."""
+"""Stream of refused rows, whose true stream is unknown."""
 
 
 @dataclass(slots=True)
 class StreamBalance:
-    """One stream of one table: what its recorder says, and what became of it.
+    """Balance of one stream of one table: the counts of its recorder, and the rows that the lake has.
 
-    A recorder that gives up a sealed segment for lack of room counts its rows as gaps from then on. Footers that were
-    sealed before still have them among the rows, but the sum of both only ever grows, and so do the gaps.
+    A recorder that deletes a sealed segment because the disk is full counts its rows as gaps from then on. Earlier
+    footers still count them as rows. But the sum of rows and gaps never decreases, and neither do the gaps. So the
+    highest values are the current ones.
 
     Attributes
     ----------
     reported, reported_gaps
-        The most rows (with gaps), and gaps, that its recorder reports.
+        Highest count of rows (gaps included), and of gaps, that its recorder reports.
     sampled_out
-        Of the gaps, those that were wanted.
+        Number of gaps that are rows left out by sampling.
     named_rows
-        Rows of files that nobody could read, by their names.
+        Number of rows of unreadable files, from their names.
     stored, rejected, in_flight
-        What became of its rows.
+        Number of rows in the table, in the quarantine, and in the spool.
     closed
         Whether its recorder wrote its totals when it closed.
     """
@@ -215,7 +216,7 @@ class StreamBalance:
     closed: bool = False
 
     def add(self, row: "Row") -> None:
-        """Take in what became of segments of it."""
+        """Add the counts of segments of the stream."""
         self.stored += row["rows_stored"]
         self.rejected += row["rows_rejected"]
         self.reported = max(self.reported, int(row["said"]))
@@ -223,16 +224,16 @@ class StreamBalance:
 
     @property
     def reported_rows(self) -> int:
-        """Rows that its recorder reports, without those that it lost."""
+        """Number of rows that its recorder reports, without gaps."""
         return max(self.reported - self.reported_gaps, self.named_rows)
 
     @property
     def missing(self) -> int:
-        """Rows that its recorder reports, and nobody has."""
+        """Number of reported rows that are nowhere: not stored, not in the quarantine, not in the spool."""
         return max(0, self.reported_rows - self.stored - self.rejected - self.in_flight)
 
     def fault(self) -> str | None:
-        """Return what does not add up, in words."""
+        """Return a text that says what does not add up; None if all rows are accounted for."""
         if self.missing:
             return f"{self.missing} rows are missing"
         accounted = self.stored + self.rejected + self.in_flight
@@ -249,21 +250,21 @@ def stream_balances(accounts: "Accounts", waiting: "Iterable[SpoolFile]") -> dic
     Parameters
     ----------
     accounts
-        What became of the segments that plans took in.
+        Row counts of ingested segments.
     waiting
-        Files of the spool that no plan took in.
+        Files of the spool that are not ingested yet.
     """
     balances: dict[tuple[str, Stream], StreamBalance] = defaultdict(StreamBalance)
-    ingested: dict[SlotFile, int] = defaultdict(int, accounts.held)
+    ingested: dict[SlotFile, int] = defaultdict(int, accounts.largest_segments)
     refused: dict[tuple[str, Stream], int] = defaultdict(int)
     for row in accounts.streams:
         balances[row["table"], stream_of_row(row)].add(row)
-    # Of a slot file that no sound copy brought one damaged copy counts, and what was gone only where there is none;
-    # where a sound one came, the damaged ones are nobody's rows.
+    # If a slot file has a sound segment, its damaged copies do not count. Otherwise one damaged copy counts. A file
+    # that was never read counts only if there is no damaged copy either, so it is sorted last.
     for row in sorted(accounts.odd, key=lambda row: may_be_read_yet(row["unreadable"])):
         stream = stream_of_row(row)
         slot_file = (row["table"], stream, row["segment"])
-        if str(row["unreadable"]).startswith(REFUSED):  # nobody knows whose rows these are
+        if str(row["unreadable"]).startswith(REFUSED):  # the true stream of these rows is unknown
             balance = balances[row["table"], NOBODY]
             balance.rejected += row["rows_rejected"]
             balance.named_rows += row["rows_rejected"]
@@ -272,7 +273,7 @@ def stream_balances(accounts: "Accounts", waiting: "Iterable[SpoolFile]") -> dic
             continue
         if row["incarnation"] is None or slot_file in ingested or row["unreadable"] == IRREGULAR:
             continue
-        # Only its name is known; later footers of the stream say what came before it.
+        # Only the name can be read. The counts before it are in later footers of the stream.
         balance = balances[row["table"], stream]
         balance.add({**row, "said": row["rows"], "said_gaps": 0})
         balance.named_rows = max(balance.named_rows, row["rows"])
@@ -284,8 +285,8 @@ def stream_balances(accounts: "Accounts", waiting: "Iterable[SpoolFile]") -> dic
             closing.reported = max(closing.reported, rows + gaps)
             closing.reported_gaps = max(closing.reported_gaps, gaps)
             closing.closed = True
-    for place, rows in accounts.sampled_out.items():
-        balances[place].sampled_out = min(rows, balances[place].reported_gaps)
+    for key, rows in accounts.sampled_out.items():
+        balances[key].sampled_out = min(rows, balances[key].reported_gaps)
     _add_in_flight(balances, ingested, waiting)
     _return_refused(balances, refused)
     return balances
@@ -294,7 +295,7 @@ def stream_balances(accounts: "Accounts", waiting: "Iterable[SpoolFile]") -> dic
 def _add_in_flight(
     balances: dict[tuple[str, Stream], StreamBalance], ingested: "dict[SlotFile, int]", waiting: "Iterable[SpoolFile]"
 ) -> None:
-    """Take in what waits in the spool: a slot file that is sent again brings only what none of its copies brought."""
+    """Add the rows in the spool. Of a slot file that was sent again, only rows beyond the ingested ones count."""
     for item in waiting:
         if item.name is None:
             continue
@@ -309,16 +310,16 @@ def _add_in_flight(
 def _return_refused(
     balances: dict[tuple[str, Stream], StreamBalance], refused: "Mapping[tuple[str, Stream], int]"
 ) -> None:
-    """Count among a stream's rows what its recorder tells of and nobody has, as far as it was refused in its name."""
+    """Move refused rows from `NOBODY` to the stream in their name, as far as that stream has missing rows."""
     for (table, stream), rows in refused.items():
-        own = min(rows, balances[table, stream].missing)
-        balances[table, stream].rejected += own
-        balances[table, NOBODY].rejected -= own
-        balances[table, NOBODY].named_rows -= own
+        moved = min(rows, balances[table, stream].missing)
+        balances[table, stream].rejected += moved
+        balances[table, NOBODY].rejected -= moved
+        balances[table, NOBODY].named_rows -= moved
 
 
 def _closing_counts(text: str) -> "Iterator[tuple[str, int, int]]":
-    """Yield table, rows and gaps that a recorder reported when it closed; what is none of it is passed over."""
+    """Yield table, rows and gaps that a recorder reported when it closed. Invalid entries are skipped."""
     try:
         totals = json.loads(text)
     except (ValueError, RecursionError):
