@@ -119,7 +119,7 @@ def identifying_column(groups: Groups, seen: Iterable[tuple[str, str]]) -> str:
 
 def runs_of(teams: Iterable[str]) -> str:
     """Return a SELECT of the runs that belong to some teams."""
-    names = _quoted(teams)
+    names = _team_list(teams)
     others = f"team NOT IN ({names}) OR team IS NULL AND pid IS NOT NULL"  # imported rows have no process id
     belongs = f"count(team) > 0 AND count(*) FILTER (WHERE {others}) = 0"
     return f"SELECT run FROM runs GROUP BY run HAVING {belongs}"  # noqa: S608 - quoted
@@ -133,7 +133,7 @@ def of_teams(teams: Iterable[str], contract: "Contract") -> str:
     by_run = f"run IN ({runs_of(teams)})"
     if "team" not in contract:
         return by_run if "run" in contract else ""
-    by_team = f"team IN ({_quoted(teams)})"
+    by_team = f"team IN ({_team_list(teams)})"
     if "run" not in contract:
         return by_team
     if contract.kind == "derived":
@@ -141,7 +141,7 @@ def of_teams(teams: Iterable[str], contract: "Contract") -> str:
     return f"({by_team} OR team IS NULL AND {by_run})"
 
 
-def _quoted(teams: Iterable[str]) -> str:
+def _team_list(teams: Iterable[str]) -> str:
     return ", ".join(map(literal, sorted(teams)))
 
 
