@@ -25,7 +25,7 @@ REFERENCE_HINT = "name a ranklake.toml or a JSON object of options by file:/path
 
 
 class StorageReferenceError(RanklakeError):
-    """A reference to storage options that cannot be read. The message contains nothing of what was read."""
+    """A reference to storage options that cannot be read. The message contains nothing of the value."""
 
 
 def storage_options(reference: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
--- Grain: one row per input partition of each output partition, as lineage has them last.
--- Inputs: lineage, quality_results. Files are named by one digest in both: a result counts for an input only if it is
--- of the very files that were read. Of several checks of the same files the last counts.
-WITH read_last AS (
+-- Grain: one row per input partition of each output partition, by the newest rows of lineage.
+-- Inputs: lineage, quality_results. Both have a digest of the files: a result counts for an input only if it is of the
+-- same files that were read. Of several checks of the same files, the last counts.
+WITH last_reads AS (
   SELECT output_table, output_partition, input_table, input_partition, input_fingerprint, ts AS computed_at,
     row_number() OVER (
       PARTITION BY output_table, output_partition, input_table, input_partition ORDER BY ts DESC, output_version DESC
@@ -18,18 +18,18 @@ WITH read_last AS (
       WHEN status = 'errored' THEN 'errored'
       WHEN status <> 'failed' OR (rows_failed > 0 AND quarantined_rows >= rows_failed) THEN NULL
       ELSE severity
-    END AS trouble
+    END AS problem
   FROM dated
   WHERE ts = last_ts
-), judged AS (
+), verdicts AS (
   SELECT "table", partition, files_sha256, max(ts) AS checked_at,
-    sum(CASE WHEN trouble = 'critical' THEN 1 ELSE 0 END) AS critical,
-    sum(CASE WHEN trouble = 'error' THEN 1 ELSE 0 END) AS error,
-    sum(CASE WHEN trouble = 'errored' THEN 1 ELSE 0 END) AS errored,
-    sum(CASE WHEN trouble = 'warning' THEN 1 ELSE 0 END) AS warning,
-    sum(CASE WHEN trouble = 'info' THEN 1 ELSE 0 END) AS info,
-    sum(CASE WHEN trouble IS NOT NULL AND on_fail = 'hold' THEN 1 ELSE 0 END) AS holding,
-    array_agg(check_id ORDER BY check_id) FILTER (WHERE trouble IS NOT NULL) AS checks
+    sum(CASE WHEN problem = 'critical' THEN 1 ELSE 0 END) AS critical,
+    sum(CASE WHEN problem = 'error' THEN 1 ELSE 0 END) AS error,
+    sum(CASE WHEN problem = 'errored' THEN 1 ELSE 0 END) AS errored,
+    sum(CASE WHEN problem = 'warning' THEN 1 ELSE 0 END) AS warning,
+    sum(CASE WHEN problem = 'info' THEN 1 ELSE 0 END) AS info,
+    sum(CASE WHEN problem IS NOT NULL AND on_fail = 'hold' THEN 1 ELSE 0 END) AS holding,
+    array_agg(check_id ORDER BY check_id) FILTER (WHERE problem IS NOT NULL) AS checks
   FROM unsound
   GROUP BY "table", partition, files_sha256
 )
@@ -46,7 +46,7 @@ SELECT output_table, output_partition, input_table, input_partition, input_finge
   END AS state,
   coalesce(holding, 0) > 0 AS is_released,
   checks
-FROM read_last
-LEFT JOIN judged ON "table" = input_table AND partition = input_partition AND files_sha256 = input_fingerprint
+FROM last_reads
+LEFT JOIN verdicts ON "table" = input_table AND partition = input_partition AND files_sha256 = input_fingerprint
 WHERE place = 1 AND input_fingerprint <> ''
 ORDER BY output_table, output_partition, input_table, input_partition

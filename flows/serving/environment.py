@@ -47,7 +47,7 @@ _WORKER: Final = {
 
 
 class DatabaseError(RanklakeError):
-    """A reference to the database's address that cannot be read. The message contains nothing of what was read."""
+    """A reference to the database's address that cannot be read. The message contains nothing of the value."""
 
 
 class HostError(RanklakeError):

@@ -1,3 +1,3 @@
--- Grain: one row. Input: partitions that are held back, as held.sql gives them.
+-- Grain: one row. Input: rows of held.sql.
 SELECT count(*) AS partitions, coalesce(sum(rows_failed), 0) AS rows_failed
 FROM ({rows})

@@ -1,4 +1,4 @@
--- Grain: one row. Input: incidents, as incidents.sql gives them.
+-- Grain: one row. Input: rows of incidents.sql.
 SELECT
   coalesce(sum(CASE WHEN state = 'open' AND severity IN ('critical', 'error') THEN 1 ELSE 0 END), 0) AS open_alarms,
   coalesce(sum(CASE WHEN state = 'open' AND severity NOT IN ('critical', 'error') THEN 1 ELSE 0 END), 0) AS open_others,

@@ -1,5 +1,6 @@
--- Grain: one row per result of the last check of each partition, of the rows of quality_results that {where} keeps.
--- Input: quality_results. A failed check whose failing rows were all moved to rejects is quarantined: it is mended.
+-- Grain: one row per result of the last check of each partition.
+-- Input: rows of quality_results that match {where}. A failed check whose failing rows were all moved to rejects is
+-- quarantined.
 WITH dated AS (
   SELECT *, max(ts) OVER (PARTITION BY "table", partition_date) AS last_ts
   FROM quality_results

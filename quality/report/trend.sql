@@ -1,4 +1,4 @@
--- Grain: one row per partition date, the latest 400. Input: results. passed_ratio: of checks that judged something.
+-- Grain: one row per partition date, the newest 400. Input: results. Skipped checks do not count.
 SELECT partition_date AS date,
   count(*) AS checks,
   sum(CASE WHEN state IN ('passed', 'quarantined') THEN 1 ELSE 0 END) AS checks_passed,

@@ -34,7 +34,7 @@ from ranklake.pipeline.alerts.stage import (
     alerts_once,
     configured_rules,
     pipeline_problems,
-    refuse_untold,
+    raise_if_lost,
     run_round,
 )
 from ranklake.pipeline.calls import UnsoundError, doctor_once, refuse_unsound
@@ -95,7 +95,7 @@ def titles(server):
 def test_one_line_tells_when_a_run_hangs(site, chat):
     """Once; the message has lake, run, evidence and runbook; no URL is on disk."""
     context = Context.of(load_config())
-    done = refuse_untold(alerts_once(context))
+    done = raise_if_lost(alerts_once(context))
     assert (done["firing"], done["messages"], done["lost"], done["unknown"]) == (1, 1, {}, [])
     assert alerts_once(context)["messages"] == 0
     assert titles(chat) == ["[PAGE] 1 firing: run-hangs · r1"]
@@ -116,7 +116,7 @@ def test_a_url_that_is_not_there_is_lost_before_anything_is_to_be_sent(site, tmp
     assert alerts_once(Context.of(load_config()))["messages"] == 1
     monkeypatch.delenv("CHAT_URL")
     with pytest.raises(AlertsFailedError, match=r"default: \$CHAT_URL: the variable that should hold the URL is not"):
-        refuse_untold(alerts_once(Context.of(load_config())))
+        raise_if_lost(alerts_once(Context.of(load_config())))
 
 
 def test_a_second_line_has_each_round_post_a_heartbeat(site, tmp_path, chat, monkeypatch, capsys):
@@ -141,7 +141,7 @@ def test_a_receiver_that_refuses_fails_the_stage_and_is_tried_again(site, chat, 
         monkeypatch.setenv("CHAT_URL", f"json://127.0.0.1:{gone.port}/token-nobody-sees")
         done = alerts_once(Context.of(load_config()))
     with pytest.raises(AlertsFailedError, match="did not take messages: default: status 404"):
-        refuse_untold(done)
+        raise_if_lost(done)
     monkeypatch.setenv("CHAT_URL", f"json://127.0.0.1:{chat.port}/")
     assert alerts_once(Context.of(load_config()))["messages"] == 1
     assert command(["alerts", "list", "--json"]) == 0
@@ -209,7 +209,7 @@ def test_faults_of_the_file_and_of_the_role_are_told_and_stop_nothing(site, tmp_
         done = alerts_once(Context.of(load_config()))
         assert words in done["fault"]
         with pytest.raises(AlertsFailedError, match=words):
-            refuse_untold(done)
+            raise_if_lost(done)
 
 
 def test_each_mistake_of_a_file_is_a_line_of_the_pipeline(site, tmp_path, capsys):

@@ -20,7 +20,7 @@ from ranklake.pipeline.alerts.delivery import send_test
 from ranklake.pipeline.alerts.file import AlertFile, AlertFileError, SqlFault, load_alerts, no_fault, packaged_text
 from ranklake.pipeline.alerts.rule_import import import_rules
 from ranklake.pipeline.alerts.rule_queries import syntax_fault
-from ranklake.pipeline.alerts.stage import AlertsFailedError, alerts_round, configured_rules, refuse_untold
+from ranklake.pipeline.alerts.stage import AlertsFailedError, alerts_round, configured_rules, raise_if_lost
 from ranklake.pipeline.alerts.state import AlertState, Notification, Signal, evaluate, sent
 from ranklake.pipeline.headlines import headline
 from ranklake.printable import counted, printable
@@ -106,7 +106,7 @@ def round_once(context: Context, *, heartbeat: bool, as_json: bool) -> int:
     else:
         tell(", ".join(headline("alerts", result)))
     try:
-        refuse_untold(result)
+        raise_if_lost(result)
     except AlertsFailedError as error:
         tell(printable(str(error)), err=True)
         return 1

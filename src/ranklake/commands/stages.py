@@ -18,7 +18,7 @@ from ranklake.lake.ingest.run import ingest as run_ingest
 from ranklake.lake.ingest.spool.gate import is_newer
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups.runner import RollupResult, run_rollups
-from ranklake.pipeline.alerts.stage import refuse_untold
+from ranklake.pipeline.alerts.stage import raise_if_lost
 from ranklake.pipeline.auditing import audit_ingest, audit_upkeep
 from ranklake.pipeline.calls import damage_in, refuse_failed_steps, unreadable_in
 from ranklake.pipeline.findings import FindingsError
@@ -260,7 +260,7 @@ def pipeline(context: Context, *, is_new: bool, as_json: bool) -> int:
             tell(f"alerts  {', '.join(headline('alerts', results['alerts']))}")
     damages, broken = damage_in(results), results.get("report", {}).get("broken")
     is_followed = all([_print_faults(refuse_failed_steps, results.get("playbooks", {})),
-                       _print_faults(refuse_untold, results.get("alerts", {}))])  # fmt: skip
+                       _print_faults(raise_if_lost, results.get("alerts", {}))])  # fmt: skip
     tell_damaged(damages)
     if broken:
         tell_broken(results["report"])

@@ -153,7 +153,7 @@ def keys(patient: Patient) -> Iterator[Finding]:
             yield warning(message, "write a new key before it, and keep the old one; see docs/signing.md")
     if is_fine:
         yield ok(
-            f"{counted(len(results), 'key')}, the oldest {max(one.age_days or 0 for one in results):,} days in use"
+            f"{counted(len(results), 'key')}, the oldest {max(item.age_days or 0 for item in results):,} days in use"
         )
 
 
@@ -172,6 +172,6 @@ def placement(patient: Patient) -> Iterator[Finding]:
             yield warning(item.text, item.hint)
         elif item.state == UNKNOWN:
             yield not_known(item.text, item.hint)
-    met = sum(one.state not in {DIFFERS, UNKNOWN} for one in results)
+    met = sum(item.state not in {DIFFERS, UNKNOWN} for item in results)
     if met == len(results):
         yield ok(f"{counted(len(demands), 'demand')} of policies met at all places of their tables")

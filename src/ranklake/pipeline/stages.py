@@ -26,7 +26,7 @@ from ranklake.context import Context
 from ranklake.errors import RanklakeError
 from ranklake.lake.plans.plan import append_own
 from ranklake.lake.store.store_requests import COLUMNS, COUNTS
-from ranklake.pipeline.alerts.stage import alerts_once, refuse_untold
+from ranklake.pipeline.alerts.stage import alerts_once, raise_if_lost
 from ranklake.pipeline.backups import backup_once, drill_once, refuse_failed_backups
 from ranklake.pipeline.calls import (
     ChecksFailedError,
@@ -132,7 +132,7 @@ ALERTS: Final = Stage(
     "alerts",
     "Evaluate the rules of alerts, and tell the receivers that [alerts] names what began and what ended.",
     alerts_once,
-    refuse_untold,
+    raise_if_lost,
     drives=False,  # long stages must not delay alerts; of two concurrent rounds, one sends
 )
 UPKEEP: Final = Stage(
@@ -246,7 +246,7 @@ def pipeline_outcome(done: Done) -> Done:
     refuse_unreadable(done[INGEST.name])
     refuse_broken(done.get(REPORT.name, {}))
     refuse_failed_steps(done.get(PLAYBOOKS.name, {}))
-    refuse_untold(done.get(ALERTS.name, {}))
+    raise_if_lost(done.get(ALERTS.name, {}))
     return refuse_damage(done)
 
 

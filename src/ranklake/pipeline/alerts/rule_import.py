@@ -105,7 +105,7 @@ def _alerts(path: Path, text: str | None) -> Iterator[FoundAlert]:
 
 def _alerts_in(
     file: OperatorFile,
-    content: Any,  # noqa: ANN401 - whatever YAML gives
+    content: Any,  # noqa: ANN401 - any YAML value
     at: KeyPath,
     above: frozenset[int],
     seen: Counter[str],

@@ -199,12 +199,12 @@ def check_signals(reader: Reader) -> Iterator[KnownSignal]:
     )
     rows = reader.ask(text).seen().rows
     dated = {(row["table"], row["partition_date"]) for row in rows if row["partition_date"] is not None}
-    there = live_partitions(reader.lake, dated)
+    live = live_partitions(reader.lake, dated)
     free = released_partitions(reader.lake.tables) if rows else set()
     for row in rows:
         table, day = row["table"], row["partition_date"]
         is_released = row["on_fail"] == "hold" and (table, day, row["files_sha256"]) in free
-        if is_released or (day is not None and (table, day) not in there):
+        if is_released or (day is not None and (table, day) not in live):
             continue
         subject = "/".join(str(part) for part in (table, row["check_id"], row["column"], day) if part is not None)
         if day is not None and day < (reader.now - _MONTH).date() and subject not in reader.active:
@@ -321,7 +321,7 @@ def current_signals(
     query_timeout_s
         Time limit of a rule's query.
     problems
-        Finds what is wrong with the pipeline itself.
+        Yields problems of the pipeline itself.
     pages
         Address of the report's pages; empty if not configured.
 
@@ -340,7 +340,7 @@ def current_signals(
             raise
         except RanklakeError as error:
             faults |= dict.fromkeys(by_source[source], str(error))
-        except Exception as error:  # noqa: BLE001 - a bug in one source is no reason for silence about the others
+        except Exception as error:  # noqa: BLE001 - a bug in one source must not hide signals of others
             trace = "".join(
                 traceback.format_exception(error)
             )  # as text: a log record that keeps the error would keep files open
@@ -353,10 +353,10 @@ def current_signals(
         if result.fault:
             faults[name] = result.fault
             continue
-        kept = sorted(result.signals, key=lambda signal: signal.subject not in active)[:MOST_OF_RULE]
-        signals += kept
-        if left := len(result.signals) - len(kept):
-            incomplete[name] = f"has {counted(len(kept), 'alert')} and {left:,} more: its query gives too many rows"
+        shown = sorted(result.signals, key=lambda signal: signal.subject not in active)[:MOST_OF_RULE]
+        signals += shown
+        if omitted := len(result.signals) - len(shown):
+            incomplete[name] = f"has {counted(len(shown), 'alert')} and {omitted:,} more: its query gives too many rows"
     incomplete |= {name: f"could not be evaluated: {reason}" for name, reason in faults.items()}
     signals += [
         Signal(

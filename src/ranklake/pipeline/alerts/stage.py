@@ -41,7 +41,7 @@ from ranklake.pipeline.health.collectors import Look, disks, prefect, waiting_st
 from ranklake.pipeline.health.declaration import Sample
 from ranklake.pipeline.health.problems import LOOK, Problem, problems
 
-_TOLD_OTHERWISE: Final = ("AlertedError", "AlertsFailedError", "ChecksFailedError", "UnreadableError")
+_REPORTED_ELSEWHERE: Final = ("AlertedError", "AlertsFailedError", "ChecksFailedError", "UnreadableError")
 """Errors of runs that other signals report already."""
 
 PROBES: Final = (
@@ -62,7 +62,7 @@ class AlertsFailedError(FindingsError):
         super().__init__(done, done["fault"] or f"receivers did not take messages: {lost}", hint=hint)
 
 
-def refuse_untold(done: dict[str, Any]) -> dict[str, Any]:
+def raise_if_lost(done: dict[str, Any]) -> dict[str, Any]:
     """Return the result. Raises `AlertsFailedError` if a message was lost, so that the flow ends Failed."""
     if done.get("fault") or done.get("lost"):
         raise AlertsFailedError(done)
@@ -78,7 +78,7 @@ def alerts_once(context: Context) -> dict[str, Any]:
 
 
 def alerts_round(context: Context, *, has_heartbeat: bool = True) -> dict[str, Any]:
-    """Do the same, with or without the heartbeat, which must not be sent when no flow runs."""
+    """Do the same as `alerts_once`. `has_heartbeat` is False outside of flows, whose heartbeat would be misleading."""
     lake, section = context.open_lake(), context.config.alerts
     try:
         file, role = configured_rules(context), _role(context, lake)
@@ -98,7 +98,7 @@ def alerts_round(context: Context, *, has_heartbeat: bool = True) -> dict[str, A
 def pipeline_problems(context: Context, now: datetime) -> Iterator[Problem]:
     """Yield problems of disks, the Prefect server, stages, deployments, the audit trail, keys and backups.
 
-    A failed check is a problem, too. Raises what the lake and the spool raise.
+    A probe that fails is also a problem. Errors of lake and spool are raised.
     """
     look, samples = Look(context, now, up_home()), [Sample("lake_up", 1)]
     for name, collector in (("disks", disks), ("prefect", prefect), ("stages", waiting_stages)):
@@ -109,7 +109,7 @@ def pipeline_problems(context: Context, now: datetime) -> Iterator[Problem]:
                 yield Problem(LOOK, f"{name} cannot be looked at: {type(error).__name__}", unknown=name)
     yield from problems(samples, context.config.health.disk_free_ratio)
     for run in (sample for sample in samples if sample.metric == "deployment_failed" and sample.value):
-        if not any(name in run.reason for name in _TOLD_OTHERWISE):
+        if not any(name in run.reason for name in _REPORTED_ELSEWHERE):
             message = f"the last run of deployment {run.labels['deployment']} failed: {run.reason}"
             yield Problem("deployment", message)
     wrong = [finding for finding in examine(look.patient(), LIMIT_S, PROBES) if finding.is_wrong]
@@ -200,16 +200,16 @@ def run_round(
     pages: str = "",
     query_timeout_s: float = QUERY_TIMEOUT_S,
 ) -> RoundResult:
-    """Evaluate the rules once and send due messages; raises what the store and queries raise.
+    """Evaluate the rules once and send due messages. Errors of the store and of queries are raised.
 
-    If it is killed or fails, a later round sends the due messages: none is lost, and repeated ones have the same id.
+    After a crash or an error a later round sends the due messages: none is lost, and repeated ones have the same id.
 
     Parameters
     ----------
     role
         Role whose rows and masks apply to messages.
     problems
-        Finds what is wrong with the pipeline itself.
+        Yields problems of the pipeline itself.
     pages
         Address of the report's pages.
     """
@@ -238,9 +238,9 @@ def run_round(
         raise
     records = records_after(rules, stored.records, delivery.state, due, delivery.results, now)
     write_history(lake.tables, stored.records, records, now)
-    kept = still_open(records, delivery.state)
-    if due or delivery.state != stored.state or kept != stored.records:
-        save_state(lake.store, claimed.following(state=delivery.state, records=kept, claimed_until=None))
+    open_after = still_open(records, delivery.state)
+    if due or delivery.state != stored.state or open_after != stored.records:
+        save_state(lake.store, claimed.following(state=delivery.state, records=open_after, claimed_until=None))
     return _result(delivery, current.unknown)
 
 

@@ -92,20 +92,20 @@ def _without(collector: Collector) -> tuple[Sample, ...]:
 
 
 def _collect(look: Look, parts: list[Collected]) -> None:
-    away = ""
+    lake_fault = ""
     for collector in COLLECTORS:
         began = time.monotonic()
         samples: list[Sample] = []
-        reason = away if collector in NEEDS_LAKE else ""
+        reason = lake_fault if collector in NEEDS_LAKE else ""
         if not reason and (collector.__name__ != "spool" or look.context.has_spool):
             try:
                 refuse_lost(look, NEEDS_LAKE.get(collector, ()))
-                samples.extend(collector(look))  # what came before an error stays
+                samples.extend(collector(look))  # samples before an error are kept
             except RanklakeError as error:
                 reason = f"{error.where}: {error.what}" if error.where else error.what
-            except Exception as error:  # noqa: BLE001 - a part that cannot be known costs no other
+            except Exception as error:  # noqa: BLE001 - a failed collector must not stop the others
                 reason = f"{type(error).__name__}: {error}"
         reason = " ".join(str(redact(reason)).split())
         if collector is lake and reason:
-            samples, away = [Sample("lake_up", 0)], f"the lake cannot be opened ({reason})"
+            samples, lake_fault = [Sample("lake_up", 0)], f"the lake cannot be opened ({reason})"
         parts.append(Collected(collector.__name__, tuple(samples), reason, time.monotonic() - began))

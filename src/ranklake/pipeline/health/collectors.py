@@ -286,7 +286,7 @@ def _stage_requests(row: Mapping[str, Any], label: Mapping[str, str]) -> Iterato
 
 
 def waiting_stages(look: Look) -> Iterator[Sample]:
-    """Yield what waits for each stage."""
+    """Yield how long input has waited for each stage."""
     for delay in look.delays():
         label = {"stage": delay.stage}
         yield Sample("stage_waiting_seconds", delay.age(look.now).total_seconds(), label)

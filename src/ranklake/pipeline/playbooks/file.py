@@ -96,7 +96,7 @@ class Step:
 
     def __post_init__(self) -> None:
         kinds = [kind for kind in KINDS if getattr(self, kind) is not None]
-        if len(kinds) != 1 and (len(kinds) != 2 or kinds[0] != "propose"):  # noqa: PLR2004 - words, and what they are for
+        if len(kinds) != 1 and (len(kinds) != 2 or kinds[0] != "propose"):  # noqa: PLR2004 - words and their purpose
             given = f"has {' and '.join(kinds)}" if kinds else "does nothing"
             raise ValueError(f"{given}: write one of {', '.join(KINDS)}; only propose goes with a command or webhook")
         if self.allow and self.kind not in ACTING:

@@ -232,7 +232,7 @@ class Runner:
         ]
 
     def stop_reason(self) -> str:
-        """Return why playbooks are stopped; empty if they are not. Raises what the store raises: then no step runs."""
+        """Return why playbooks are stopped, or an empty text. Errors of the store are raised; then no step runs."""
         if self.is_off:
             return "off is set under [playbooks]"
         try:
@@ -244,7 +244,7 @@ class Runner:
     def run(self, states: Iterable[StepState], *, act: bool) -> Iterator[StepState]:
         """Run the steps that are due, or, unless `act`, record them as proposed; yield the new state of each step.
 
-        If a step fails, later steps of its playbook wait. Raises what the audit trail raises.
+        If a step fails, later steps of its playbook wait. Errors of the audit trail are raised.
         """
         failed: set[tuple[str, str]] = set()
         limits: dict[str, str] = {}  # rate limits are queried once a playbook: thousands of incidents may wait
@@ -312,7 +312,7 @@ class Runner:
     def _run_guarded(self, state: StepState, checkpoint: Mapping[str, Any]) -> ProgramResult:
         try:
             return self._act(state, checkpoint)
-        except Exception as error:  # noqa: BLE001 - a step that cannot be taken is no reason to lose the others
+        except Exception as error:  # noqa: BLE001 - a failing step must not stop the others
             return ProgramResult("failed", None, 0.0, redact(str(error) or type(error).__name__))
 
     def _act(self, state: StepState, checkpoint: Mapping[str, Any]) -> ProgramResult:
