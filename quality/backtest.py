@@ -211,7 +211,7 @@ class _Backtest:
         if handle is None:
             return "the table is gone"
         part = Partition(past.day, past.version, files(handle, [past.day]))
-        if not self._are_there(past.table, part):
+        if not self._files_exist(past.table, part):
             return GONE
         contract, suite = self._contracts[past.table], self.suite(past.table)
         stored = {column.name for column in handle.schema().fields}
@@ -223,7 +223,7 @@ class _Backtest:
         self._suite_run.judge(stored_contract, suite, part, tallies)
         return {_key(each): status_of(each, tally) for each, tally in zip(suite.expectations, tallies, strict=True)}
 
-    def _are_there(self, table: str, part: Partition) -> bool:
+    def _files_exist(self, table: str, part: Partition) -> bool:
         paths: list[str] = part.files["path"].to_pylist()
         return all(self._store.fs.exists(self._store.path("tables", table, path)) for path in paths)
 

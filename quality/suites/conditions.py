@@ -152,7 +152,7 @@ def condition_of(raw: object, parser: object, contract: "Contract") -> Condition
 
 
 def _of_object(raw: object, contract: "Contract", operators: tuple[str, ...]) -> Condition | None:
-    """Return a condition in the JSON form of Great Expectations; `joined` are the operators that may join its parts."""
+    """Return a condition in the JSON form of Great Expectations; its parts may be joined by `operators`."""
     if not isinstance(raw, Mapping):
         return None
     kind = raw.get("type")

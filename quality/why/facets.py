@@ -234,7 +234,7 @@ class Counts:
         self._by_process: dict[Process, Count] = {}
 
     def add(self, rows: pa.Table, failed: pa.ChunkedArray) -> None:
-        """Count rows with the columns `columns`; `failed` is a mask of the failing rows, without NULL."""
+        """Count rows, which must have all `columns`; `failed` is a mask of the failing rows, without NULL."""
         self.total = _plus(self.total, Count(rows.num_rows, int(pc.sum(failed).as_py() or 0)))
         flagged = rows.append_column("_failed", failed.cast(pa.int64()))
         for name, by_value in list(self._by_facet.items()):

@@ -85,11 +85,10 @@ def _parts(uri: str) -> tuple[str, list[str]] | None:
         scheme, rest = "file", uri
     scheme = _SAME.get(scheme.lower(), scheme.lower())
     if scheme in {"file", "local"}:
-        steps = os.path.realpath(rest).split("/")
-        return "file", [step for step in steps if step]
+        return "file", [part for part in os.path.realpath(rest).split("/") if part]
     host, _, path = rest.partition("/")
-    steps = [step for step in path.split("/") if step]
+    parts = [part for part in path.split("/") if part]
     unsure = ("%2e", "?versionid=", "\\")
-    if {".", ".."} & set(steps) or any(text in rest.lower() for text in unsure):
+    if {".", ".."} & set(parts) or any(text in rest.lower() for text in unsure):
         return None
-    return scheme, [host.lower(), *steps] if host else steps
+    return scheme, [host.lower(), *parts] if host else parts

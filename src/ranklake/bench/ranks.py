@@ -29,7 +29,7 @@ class Signal:
     Attributes
     ----------
     level
-        Value at the first step; it falls with the loss's `power`.
+        Value at the first step. It changes with the loss, to the power of `power`.
     noise
         Standard deviation of its logarithm over steps and ranks; 0 for configured values.
     quantum
@@ -39,7 +39,7 @@ class Signal:
     per_step
         Growth per step.
     edge
-        Status that the registry gives it when it is recorded.
+        Status by the registry of metrics, such as ``unregistered``; None for registered metrics.
     """
 
     name: str
@@ -236,9 +236,9 @@ class Window:
         activations = np.asarray(draws.gamma(2.0, 80_000.0, shape)).astype(np.int64) * 512
         slots["memory_allocated_bytes"] = 61_000 * _MIB + activations
         slots["memory_reserved_bytes"] = 66_000 * _MIB + 2 * _MIB * (numbers // 400)
-        if self.node % 16 == 3:  # noqa: PLR2004 - a node in sixteen whose framework does not say
+        if self.node % 16 == 3:  # noqa: PLR2004 - one node in sixteen, whose framework does not report it
             slots["memory_allocated_bytes"] = slots["memory_reserved_bytes"] = ABSENT
-        slots["present"] = np.where(draws.random(shape) < 1e-3, 0b101, 0b111)  # noqa: PLR2004 - gradients not looked at
+        slots["present"] = np.where(draws.random(shape) < 1e-3, 0b101, 0b111)  # noqa: PLR2004 - gradients not checked
         slots["mark"] = MARK
         return slots
 
@@ -265,16 +265,16 @@ class Window:
         ranks, steps = self._starts.shape
         first = np.arange(self.which.start, self.which.stop) * _IDS_PER_STEP + 1
         slots = np.zeros((ranks, steps, SPANS_PER_STEP), SPANS.dtype())
-        at = result = 0
+        at = collective = 0
         begin = np.zeros((ranks, steps))  # seconds into the step
         for phase, inside in _INSIDE.items():
-            own, within = times[phase], times["each"][..., result : result + len(inside)]
-            result += len(inside)
-            apart = own / (len(inside) + 1)
+            own, within = times[phase], times["each"][..., collective : collective + len(inside)]
+            collective += len(inside)
+            gap = own / (len(inside) + 1)
             parent = at + len(inside)
             elapsed = begin.copy()
             for place, name in enumerate(inside):
-                elapsed = elapsed + apart
+                elapsed = elapsed + gap
                 self._put(slots, at, _NAMES.index(name), elapsed, within[..., place], first, parent)
                 slots["bytes"][..., at] = _BYTES[name]
                 elapsed = elapsed + within[..., place]

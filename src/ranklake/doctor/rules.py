@@ -59,7 +59,7 @@ def _refusal(context: Context) -> ContractError | None:
         return None
     try:
         return context.open_lake().catalog.refusal()
-    except LakeError:  # another check says so
+    except LakeError:  # another check reports it
         return None
 
 
@@ -100,7 +100,7 @@ def roles(patient: Patient) -> Iterator[Finding]:
 def _unknown_teams(context: Context, roles: Mapping[str, Role]) -> list[UnknownTeam]:
     try:
         return unknown_teams(context.open_lake(), roles.values())
-    except LakeError:  # another check says so
+    except LakeError:  # another check reports it
         return []
 
 

@@ -3,7 +3,7 @@
     a text under a secret's name           password, AWS_SECRET_ACCESS_KEY, apiKey        `secret_names`
     a secret's name and value in text      token=…, "password": "…", --api-key …
     a text of a known shape                such as a web token or a private key           `SHAPES`
-    values of commands' short options      curl -u USER:…, mysql -p…, lines of a netrc    `secret_commands`
+    values of commands' short options      curl -u USER:…, mysql -p…, lines of a netrc    `secret_names`
     user and password of a URL, and its signature
     random text                            20 characters and more; not in names           `randomness`
     secrets known to this process          values of its variables, options, settings     `known_secrets`
@@ -196,7 +196,7 @@ def redact_arguments(arguments: Sequence[str]) -> list[str]:
     """Return a command line's arguments with credentials replaced: values of secret options, and recognized texts.
 
     The X in ``--api-key X``, ``--api-key=X`` and ``db.password=X`` is replaced, and text in a credential's form. Short
-    options such as ``-p`` are known for a few commands (`secret_commands`); for others the value stays unless it looks
+    options such as ``-p`` are known for a few commands (`secret_names`); for others the value stays unless it looks
     like a credential.
     """
     shown: list[str] = []

@@ -15,8 +15,10 @@ class _Option:
     ----------
     pattern
         The option; the rest of the same argument is its value.
-    is_separate Whether the value may be the next argument. is_pair Whether the value is user:password: then the user
-    stays.
+    is_separate
+        Whether the value may be the next argument.
+    is_pair
+        Whether the value is ``user:password``; then the user is kept.
     """
 
     pattern: re.Pattern[str]
