@@ -139,8 +139,7 @@ def run_checks(
 
     Parameters
     ----------
-    workers
-        tables
+    tables
         Tables to check; by default all tables of these `kinds` in the lake.
     workers
         Scan partitions in parallel if there is enough work; by default this process scans.
@@ -152,7 +151,7 @@ def run_checks(
     UnknownTableError, NotCheckedError
         A name in `tables` is no table, or a system table.
     ranklake.quality.suites.folder.SuitesError
-            The configured folder of users' suites does not exist.
+        The configured folder of users' suites does not exist.
     """
     contracts = select_contracts(lake.contracts(), tables, kinds)
     finish(lake, QUARANTINE, InProcess())  # a plan that a crashed check left unfinished

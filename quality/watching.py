@@ -69,7 +69,7 @@ class Neighbours:
         return moved
 
     def of(self, contract: "Contract", part: "Partition", check: "Check") -> WatchContext:
-        """Return the surroundings of one partition for a check."""
+        """Return the facts of one partition for a check."""
         watch = kind_of(check).watch
         remembers = watch is not None and watch.uses_history
         return WatchContext(

@@ -128,7 +128,7 @@ class Health:
         """Answer a request for ``/metrics`` or ``/healthz``; None for other paths. Called in other threads."""
         name = path.partition("?")[0]
         if name == "/metrics":
-            return Answer(CONTENT_TYPE, exposition([*self._own(), *self._samples]).encode())
+            return Answer(CONTENT_TYPE, exposition([*self._child_samples(), *self._samples]).encode())
         if name != "/healthz":
             return None
         problems = self.problems()
@@ -153,7 +153,7 @@ class Health:
             result.append(Problem("look", self._fault or "the looks at the lake stopped", age_s))
         return result
 
-    def _own(self) -> Iterator[Sample]:
+    def _child_samples(self) -> Iterator[Sample]:
         for name, state in self._states():
             yield Sample("child_up", float(not state), {"child": name})
             yield Sample("child_restarts_total", self._children[name].restarts, {"child": name})

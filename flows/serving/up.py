@@ -173,7 +173,7 @@ class _Services:
                 if self.stop.is_set():
                     return
                 await worker.start()
-                self._tell(registered, time.monotonic() - began)
+                self._report_start(registered, time.monotonic() - began)
                 await self._keep(health, server, warm, worker)
             finally:
                 await self._end(server, warm, worker)
@@ -317,7 +317,7 @@ class _Services:
                         self.say(f"run {run.name} is cancelled: {_STOPPED}")
         await server.stop(_STOP_S)
 
-    def _tell(self, registered: list[RegisterResult], took_s: float) -> None:
+    def _report_start(self, registered: list[RegisterResult], took_s: float) -> None:
         width = max(len(item.name) for item in registered)
         self.say(f"ranklake up: {self.plan.lake}")
         for item in registered:

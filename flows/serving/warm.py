@@ -225,7 +225,7 @@ def run(request: Request) -> None:
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Thread(target=_obey, args=(request.connection,), daemon=True).start()
+    threading.Thread(target=_forward_signals, args=(request.connection,), daemon=True).start()
     if "prefect.context" in sys.modules:  # Prefect read its settings from another environment at import
         sys.modules["prefect.context"].refresh_global_settings_context()
     sys.argv = [request.module, *request.arguments]
@@ -233,7 +233,7 @@ def run(request: Request) -> None:
     runpy.run_module(request.module, run_name="__main__", alter_sys=True)
 
 
-def _obey(connection: socket.socket) -> None:
+def _forward_signals(connection: socket.socket) -> None:
     """Receive the client's signals; when the client is gone, kill this run's process group."""
     while number := _receive(connection, 1):
         os.kill(os.getpid(), number[0])

@@ -274,7 +274,7 @@ def read_folder(path: str, storage: Mapping[str, str] = NO_OPTIONS, code_sha256:
     Raises
     ------
     SuitesError
-            The folder does not exist, or the store has no files of suites there.
+        The folder does not exist, or the store has no files of suites there.
     ranklake.lake.store.reachability.LakeUnreachableError, TooManyFilesError
         As `copy_of` does.
     """

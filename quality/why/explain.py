@@ -153,7 +153,7 @@ def explain(
     UnknownTableError, ranklake.quality.suite.NotCheckedError
         A name in `tables` is no table, or a system table.
     ranklake.quality.suites.folder.SuitesError
-            The configured folder of users' suites does not exist.
+        The configured folder of users' suites does not exist.
     """
     contracts = select_contracts(lake.contracts(), tables)
     sources: Sources | None = None

@@ -2,7 +2,7 @@
 
     stage begins ─▶ START      units that the stage carries out ─▶ tables read and written
     stage ends   ─▶ COMPLETE, or FAIL with the error: inputs, outputs, their schemas, the columns' origins, checks
-        ─▶ a file, a line an event; or HTTP
+        ─▶ a file with one line per event, or HTTP
 
 Names of places and tables are stable, and without credentials.
 

@@ -25,7 +25,7 @@ _TEXT: Final = 12_000
 _LABELS: Final = 12
 _FIRST: Final = ("run", "attempt", "rank", "host", "table")
 _OWN: Final = ("rule", "subject")
-"""Labels that have their own place in the text."""
+"""Labels that have a fixed place in the text."""
 _CALL: Final = re.compile(r"(?<!\w)@(?=[\w\u200c\u200d])")
 _TAG: Final = re.compile(r"<(?=[!@#/A-Za-z])")
 _LINK: Final = re.compile(r"\](?=[(\[])")

@@ -1,4 +1,4 @@
-"""Collectors, each of a part of the pipeline's health; they raise what prevents them."""
+"""Collectors, each of a part of the pipeline's health; errors are raised."""
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -69,7 +69,7 @@ class StageDelay:
     waits
         The input as text; empty for none.
     since
-        When the first of it came; None if none waits.
+        When the first of it arrived; None if none waits.
     most
         How long it may wait.
     last_ts

@@ -220,7 +220,7 @@ class Runner:
         ]  # fmt: skip
         facts = incident_facts(ask, chosen)
         begin = min((incident.facts["start_ts"] for incident in chosen), default=now)
-        # Actions come in order of time, so the last attempt at a step replaces earlier ones.
+        # Actions are ordered by time, so the last attempt at a step replaces earlier ones.
         history = {
             (action.incident, action.playbook, action.step): action
             for action in actions(ask, (), min(begin, now) - _LOOK_BACK).listed
@@ -247,7 +247,7 @@ class Runner:
         If a step fails, later steps of its playbook wait. Errors of the audit trail are raised.
         """
         failed: set[tuple[str, str]] = set()
-        limits: dict[str, str] = {}  # rate limits are queried once a playbook: thousands of incidents may wait
+        limits: dict[str, str] = {}  # rate limits are queried once per playbook: thousands of incidents may wait
         for state in states:
             key = (state.incident.id, state.match.name)
             result = state
