@@ -1,6 +1,6 @@
--- Grain: one row per check of a partition that the last check of the partition left failing or errored, where its rows
--- are still in the table, or were moved to rejects since {day_ago}. A check that its suite does not have any more is not
--- among the last results. Input: quality_results.
+-- Grain: one row per check that failed or was errored in the last check of its partition, if failing rows are still in
+-- the table or were moved to rejects since {day_ago}. Checks that were removed from the suite are not among the last
+-- results. Input: quality_results.
 SELECT "table", check_id, "column", partition_date, severity, status, rows_failed, message, files_sha256, on_fail
 FROM (
   SELECT *, max(ts) OVER (PARTITION BY "table", partition_date) AS last_ts

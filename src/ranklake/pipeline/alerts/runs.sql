@@ -1,4 +1,4 @@
--- Grain: one row per run: what is known of it at its last attempt. Input: runs.
+-- Grain: one row per run, with its last known values. Input: runs.
 SELECT run, last_value(team ORDER BY ts) AS team, last_value(labels ORDER BY ts) AS labels,
   last_value(deployment_environment ORDER BY ts) AS environment
 FROM runs
