@@ -9,7 +9,7 @@ with ranklake.capture.start(job="gpt", spool="s3://bucket/spool") as run:
             run.log(loss=loss, lr=lr)
 """
 
-if __name__ != "ranklake.capture":  # a bare import would make a second copy of every class in the room
+if __name__ != "ranklake.capture":  # `import capture` would load a second copy of every class in the room
     raise ImportError("import this room as ranklake.capture")
 
 from importlib import import_module
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "autolog", "guard", "inference", "start"]
 
-_IN: Final = {
+_MODULES: Final = {
     "Run": "training.run",
     "autolog": "frameworks.autolog",
     "guard": "training.guard",
@@ -33,14 +33,14 @@ _IN: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - five things of different kinds
-    """Import what is asked for, and nothing else: the agent and its worker processes need little of the room."""
-    if name in _IN:
-        globals()[name] = member = getattr(import_module(f"ranklake.capture.{_IN[name]}"), name)
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - two classes and three functions
+    """Import a public name on first use. The agent and its worker processes need few modules of this room."""
+    if name in _MODULES:
+        globals()[name] = member = getattr(import_module(f"ranklake.capture.{_MODULES[name]}"), name)
         return member
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """Return what users may call; nothing of it is imported by that."""
+    """Return the public names, without importing them."""
     return sorted(__all__)

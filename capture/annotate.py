@@ -1,4 +1,4 @@
-"""Annotate: what a person says of a run or an artifact, sent to the spool as segments of a stream of its own."""
+"""Annotate: send a person's notes on a run or an artifact to the spool, as segments of a new stream."""
 
 import hashlib
 import time
@@ -21,9 +21,9 @@ from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
 
 ANNOTATIONS, ARTIFACTS = "annotations", "artifacts"
-_WALL = ((0, 0),)
-"""The one anchor says that both clocks are the same: rows have the time at which they are sent."""
-_PATIENCE_S = 30.0
+_EQUAL_CLOCKS = ((0, 0),)
+"""Clock anchor under which monotonic and wall time are equal: rows have the time at which they are sent."""
+_UPLOAD_TIMEOUT_S = 30.0
 
 
 def annotate(
@@ -35,33 +35,35 @@ def annotate(
     masks: SealedMasks | None = None,
     table: str = ANNOTATIONS,
 ) -> None:
-    """Send rows about a run; the next ingest brings them in.
+    """Send rows about a run to the spool. The next ingest adds them to their table.
 
     Parameters
     ----------
     annotations
-        As `ranklake.capture.provenance.annotations.annotation` makes them, or of ``artifacts``; later ones count over
-        earlier ones.
+        Rows of `ranklake.capture.provenance.annotations.annotation`, or rows of ``artifacts``. A later row replaces an
+        earlier one on the same subject.
     options
-        For fsspec.
+        Options for fsspec.
     masks
-        What is masked before it is sent.
+        Masks that are applied before rows are sent.
     table
-        Where the rows go.
+        Table of the rows.
 
-    Raises `UploadError`; what was sent by then stays, and counts.
+    Raises `UploadError`. Segments that were sent before the error stay in the spool and are ingested.
     """
     name = StreamName(run, 0, 0, new_incarnation())
     uploader, meta = Uploader(spool, options), Meta()
-    shown = (masks or SealedMasks()).mask_rows(table, _rows(table, annotations))
-    for each, rows in ((table, shown), ("events", NO_ROWS)):  # the last says how much there was
-        raw, footer = segment_bytes(Origin(name, 0, ""), meta, each, 0, rows, _WALL, final=True, keys=keys)
-        meta.add_sealed(each, 0, len(rows), footer.gaps, final=True)
+    masked = (masks or SealedMasks()).mask_rows(table, _rows(table, annotations))
+    for segment_table, rows in ((table, masked), ("events", NO_ROWS)):  # the last segment has the stream's totals
+        raw, footer = segment_bytes(
+            Origin(name, 0, ""), meta, segment_table, 0, rows, _EQUAL_CLOCKS, final=True, keys=keys
+        )
+        meta.add_sealed(segment_table, 0, len(rows), footer.gaps, final=True)
         day = time.strftime("%Y-%m-%d", time.gmtime())
-        file = SealedFile(Path(), each, 0, day, len(rows), hashlib.sha256(raw).hexdigest(), footer.key_id)
-        if not uploader.send(file.remote(name), raw, time.monotonic() + _PATIENCE_S):
+        file = SealedFile(Path(), segment_table, 0, day, len(rows), hashlib.sha256(raw).hexdigest(), footer.key_id)
+        if not uploader.send(file.remote(name), raw, time.monotonic() + _UPLOAD_TIMEOUT_S):
             message = f"the spool cannot be written ({uploader.last_error})"
-            raise UploadError(message, where=spool, hint="fix that and say it again")
+            raise UploadError(message, where=spool, hint="fix the cause and run the command again")
 
 
 def _rows(table: str, annotations: Sequence[Mapping[str, Any]]) -> Rows:
@@ -71,5 +73,5 @@ def _rows(table: str, annotations: Sequence[Mapping[str, Any]]) -> Rows:
         for field in arrow_schema(contract(table), segment=True)
         if any(field.name in row for row in annotations)
     }
-    moments = time.time_ns() + 1000 * np.arange(count, dtype=np.int64)  # one microsecond apart: order is kept
-    return Rows(moments, np.arange(count, dtype=np.int64), columns, 0)
+    times_ns = time.time_ns() + 1000 * np.arange(count, dtype=np.int64)  # one microsecond apart: order is kept
+    return Rows(times_ns, np.arange(count, dtype=np.int64), columns, 0)

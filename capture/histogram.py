@@ -1,11 +1,11 @@
-"""Histogram: base-2 exponential buckets over whole arrays. Pure.
+"""Histogram: base-2 exponential buckets of whole arrays, as pure functions.
 
 The data model is OpenTelemetry's (opentelemetry.io/docs/specs/otel/metrics/data-model, "ExponentialHistogram"): at a
 scale s the bucket with index i holds magnitudes in (2^(i·2^-s), 2^((i+1)·2^-s)], and the next coarser scale has the
-buckets of index i >> 1, so that any histogram becomes a coarser one, and two become one, without an error.
+buckets of index i >> 1. So a histogram can be made coarser, and two histograms can be merged, without error.
 
-An index is computed once, at the finest scale, and shifted from there. So a value is in the same bucket of a scale
-whatever it was recorded with, and the sum of two histograms is, count by count, the histogram of all their values.
+The index of a value is computed once, at the finest scale, and shifted to coarser scales. So the bucket of a value
+depends on the scale alone, and the sum of two histograms equals, count by count, the histogram of all their values.
 """
 
 import math
@@ -18,16 +18,16 @@ from ranklake.capture.common.arrays import Array
 
 FINEST: Final = 20
 MOST_BUCKETS: Final = 160
-"""Of each sign; OpenTelemetry's default."""
+"""Buckets of each sign; OpenTelemetry's default."""
 MOST_BINS: Final = 1 << 16
-"""Bins of a histogram from elsewhere: one that claims more would take gigabytes."""
+"""Most bins that `histogram_of_bins` accepts: a foreign histogram with more would take gigabytes."""
 _PARTS_OF_BIN: Final = 8
 _MOST_COUNTED: Final = 1 << 52
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Counts of one sign: of the buckets from index `offset` up; the first and the last are not empty."""
+    """Counts of the buckets of one sign, from index `offset` up. The first and the last bucket are not empty."""
 
     offset: int = 0
     counts: Array = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -44,11 +44,11 @@ class Buckets:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The lowest and the highest index; nothing if there are no buckets."""
+        """The lowest and the highest index; empty if there are no buckets."""
         return (self.offset, self.offset + len(self.counts) - 1) if len(self.counts) else ()
 
     def coarser(self, by: int) -> "Buckets":
-        """Return them `by` scales down: 2^by neighbours become one."""
+        """Return the buckets at a scale that is lower by `by`: 2^by neighbours become one bucket."""
         if not len(self.counts) or not by:
             return self
         indices = np.arange(self.offset, self.offset + len(self.counts), dtype=np.int64) >> by
@@ -57,7 +57,7 @@ class Buckets:
         return Buckets(int(indices[0]), merged)
 
     def plus(self, other: "Buckets") -> "Buckets":
-        """Return the sum of both, which are of one scale."""
+        """Return the sum of two sets of buckets of the same scale."""
         if not len(self.counts) or not len(other.counts):
             return self if len(self.counts) else other
         low = min(self.offset, other.offset)
@@ -74,12 +74,12 @@ class Histogram:
     Attributes
     ----------
     scale
-        From -10 to 20; 20 while there is nothing in any bucket.
+        From -10 to 20; 20 if all buckets are empty.
     zero_count, nan_count, infinite_count
-        Values that are in no bucket of either sign.
+        Counts of zero, NaN and infinite values, which belong to no bucket.
     sum, min, max
-        Of the finite values; 0 if there are none. The sum is infinite if it overflowed, NaN if two of opposite infinite
-        sums were merged.
+        Of the finite values; 0 if there are none. The sum is infinite after an overflow, and NaN after a merge of
+        infinite sums of opposite signs.
     """
 
     scale: int = FINEST
@@ -94,25 +94,25 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """Finite values."""
+        """Number of finite values."""
         return self.zero_count + int(self.positive.counts.sum()) + int(self.negative.counts.sum())
 
     @property
     def any_finite(self) -> bool:
-        """Whether there are finite values."""
+        """Whether the histogram has finite values."""
         return bool(self.zero_count or len(self.positive.counts) or len(self.negative.counts))
 
     @property
     def empty(self) -> bool:
-        """Whether there are no values at all."""
+        """Whether the histogram has no values at all, not even NaN or infinite ones."""
         return not (self.any_finite or self.nan_count or self.infinite_count)
 
 
 def indices(magnitudes: Array) -> Array:
     """Return the index at the finest scale of each finite magnitude > 0.
 
-    The exponent is taken apart from the mantissa, so that powers of two are exact and subnormals are right; only the
-    logarithm of the mantissa is rounded, within 2^-53, where a bucket is 2^-20 wide.
+    Exponent and mantissa are handled separately, so the index is exact for powers of two and correct for subnormals.
+    Only the logarithm of the mantissa is rounded, by at most 2^-53; a bucket is 2^-20 wide.
     """
     mantissa, exponent = np.frexp(magnitudes)  # in [0.5, 1)
     within = np.ceil(np.log2(2.0 * mantissa) * (1 << FINEST)).astype(np.int64)
@@ -131,7 +131,7 @@ def histogram_of(values: Array, max_buckets: int = MOST_BUCKETS) -> Histogram:
     by = _shift(ends, max_buckets)
     with np.errstate(over="ignore", invalid="ignore"):
         total = float(finite.sum())
-    if not math.isfinite(total):  # the values' own sum may be finite though one on the way to it was not
+    if not math.isfinite(total):  # an intermediate sum may have overflowed although the final sum is finite
         total = math.fsum(finite * 2.0**-64) * 2.0**64
     return Histogram(
         scale=FINEST - by,
@@ -147,14 +147,14 @@ def histogram_of(values: Array, max_buckets: int = MOST_BUCKETS) -> Histogram:
 
 
 def histogram_of_bins(lows: Array, highs: Array, counts: Array, max_buckets: int = MOST_BUCKETS) -> Histogram | None:
-    """Return the histogram of values that were counted in other bins, as if spread evenly within each.
+    """Return the histogram of values that another tool counted in bins, as if spread evenly within each bin.
 
     None if the bins are invalid, empty, or more than `MOST_BINS`.
 
-    Parameters
-    ----------
-    lows, highs, counts
-        Of each bin: its bounds, and how many values it has, rounded to whole ones.
+    Parameters ---------- lows, highs
+        Bounds of each bin.
+    counts
+        Number of values in each bin; fractions are rounded.
     """
     if not len(lows) == len(highs) == len(counts) <= MOST_BINS or not np.isfinite([lows, highs, counts]).all():
         return None
@@ -166,7 +166,9 @@ def histogram_of_bins(lows: Array, highs: Array, counts: Array, max_buckets: int
     part = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
     lows, highs, counts, parts = (np.repeat(of_bin, parts) for of_bin in (lows, highs, counts, parts))
     share = (part + 0.5) / parts
-    values = np.where(highs > lows, lows * (1 - share) + highs * share, lows)  # half of the least float would be 0
+    values = np.where(
+        highs > lows, lows * (1 - share) + highs * share, lows
+    )  # weighting the smallest float by half would give 0
     weights = counts // parts + (part < counts % parts)
     sides = [indices(sign * values[sign * values > 0]) for sign in (1, -1)]
     by = _shift([(int(side.min()), int(side.max())) for side in sides if len(side)], max_buckets)
@@ -185,7 +187,7 @@ def histogram_of_bins(lows: Array, highs: Array, counts: Array, max_buckets: int
 
 
 def histogram_of_one(value: float) -> Histogram:
-    """Return the histogram of one number: what `histogram_of` returns, sooner."""
+    """Return the histogram of a single number: the same as `histogram_of`, but faster."""
     if not math.isfinite(value):
         return Histogram(nan_count=1) if math.isnan(value) else Histogram(infinite_count=1)
     if value == 0.0:
@@ -196,41 +198,41 @@ def histogram_of_one(value: float) -> Histogram:
 
 
 def merge(first: Histogram, other: Histogram, max_buckets: int = MOST_BUCKETS) -> Histogram:
-    """Return the histogram of the values of both. Counts are exact; the sums are added as floats are."""
+    """Return the histogram of the values of both. Counts are exact; sums are added with float rounding."""
     scale = min(first.scale, other.scale)
     ends = [
-        [end >> (each.scale - scale) for each in (first, other) for end in getattr(each, sign).ends]
+        [end >> (part.scale - scale) for part in (first, other) for end in getattr(part, sign).ends]
         for sign in ("positive", "negative")
     ]
-    # To the last scale at once: at a fine one two histograms that lie far apart would have billions of buckets.
-    scale -= _shift([(min(found), max(found)) for found in ends if found], max_buckets)
+    # Both go to the final scale directly: at a finer one, two distant histograms would need billions of buckets.
+    scale -= _shift([(min(end_indices), max(end_indices)) for end_indices in ends if end_indices], max_buckets)
     positive, negative = (
         getattr(first, sign).coarser(first.scale - scale).plus(getattr(other, sign).coarser(other.scale - scale))
         for sign in ("positive", "negative")
     )
-    there = [each for each in (first, other) if each.any_finite]
+    finite = [part for part in (first, other) if part.any_finite]
     return Histogram(
         scale=scale,
         zero_count=first.zero_count + other.zero_count,
         nan_count=first.nan_count + other.nan_count,
         infinite_count=first.infinite_count + other.infinite_count,
         sum=first.sum + other.sum,
-        min=min((each.min for each in there), default=0.0),
-        max=max((each.max for each in there), default=0.0),
+        min=min((part.min for part in finite), default=0.0),
+        max=max((part.max for part in finite), default=0.0),
         positive=positive,
         negative=negative,
     )
 
 
-def _bucket_counts(found_indices: Array, weights: Array | None = None) -> Buckets:
-    if not len(found_indices):
+def _bucket_counts(bucket_indices: Array, weights: Array | None = None) -> Buckets:
+    if not len(bucket_indices):
         return Buckets()
-    low = int(found_indices.min())
-    return Buckets(low, np.bincount(found_indices - low, weights).astype(np.int64))
+    low = int(bucket_indices.min())
+    return Buckets(low, np.bincount(bucket_indices - low, weights).astype(np.int64))
 
 
 def _shift(ends: list[tuple[int, int]], max_buckets: int) -> int:
-    """Return by how many scales indices with these (lowest, highest) must come down to fit."""
+    """Return how many scales coarser (lowest, highest) index ranges must be, so that each fits `max_buckets`."""
     by = 0
     while any((high >> by) - (low >> by) >= max_buckets for low, high in ends):
         by += 1

@@ -1,4 +1,4 @@
-"""Recover: seals and uploads what dead processes left, once."""
+"""Recover: seal and upload, once, what dead processes left in the local spool."""
 
 import os
 from collections.abc import Mapping
@@ -18,30 +18,29 @@ def recover(
     encryption_key: str | None = None,
     signing_key: str | None = None,
 ) -> RecoveryResult:
-    """Seal and upload the streams below a local spool whose processes are dead.
+    """Seal and upload the streams of dead processes in a local spool.
 
     Parameters
     ----------
     local_dir
         The local spool; by default as for `start`.
     spool
-        Where segments go; only streams meant for it are touched. Without one, each goes where its process meant it to.
+        Folder or fsspec URI of the spool. Only streams with this destination are sent. By default each stream is sent
+        to the destination that its process had.
     storage_options
-        Handed to fsspec.
+        Options for fsspec.
     encryption_key, signing_key
-        As `ranklake.capture.common.settings.CaptureSettings` has them; by default what the environment or
-        ``ranklake.toml`` says.
+        As in `ranklake.capture.common.settings.CaptureSettings`; by default from the environment or ``ranklake.toml``.
 
-    Returns
-    -------
-    What was done. A stream that cannot be finished is left as it is and reported; the others are not held up.
+    Returns ------- Counts of streams and segments, and errors. A stream that cannot be finished stays unchanged, and
+    its error is in the result; the other streams are still processed.
 
     Raises
     ------
     LocalSpoolError
-        The local spool cannot be used.
+        The local spool cannot be read or written.
     """
-    given = {"encryption_key": encryption_key, "signing_key": signing_key}
-    settings = read_settings(given, os.environ, Gaps.tell)
+    key_sources = {"encryption_key": encryption_key, "signing_key": signing_key}
+    settings = read_settings(key_sources, os.environ, Gaps.log_warning)
     keys = SealingKeys(settings.encryption_key, settings.signing_key)
     return Recovery(local_root(local_dir), spool_uri(spool), storage_options, keys=keys).run()

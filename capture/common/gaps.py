@@ -1,6 +1,6 @@
-"""Gaps: what could not be recorded, counted by table and reason. Nothing is ever dropped without passing here.
+"""Gaps: counts of rows that could not be recorded, by table and reason. Every dropped row is counted here.
 
-Misuses are calls that are recorded otherwise than their caller may have meant: reported once by name, and counted.
+A misuse is a call that is recorded differently from what the caller may have meant. It is logged once, and counted.
 """
 
 import difflib
@@ -19,7 +19,7 @@ D = TypeVar("D")
 
 
 def _without_credentials(record: logging.LogRecord) -> bool:
-    """Redact what is reported: an error's text, or a value that is none, may hold anything."""
+    """Redact a log message: the text of an error or of a bad value may contain a credential."""
     try:
         message = record.getMessage()
         shown = redact(message)
@@ -67,13 +67,13 @@ MEDIA_QUEUE_FULL: Final = "media queue full"
 MEDIA_LIMIT: Final = "more media than the settings allow"
 NOT_IN_TIME: Final = "the run ended first"
 FOUND_WHEN_SEALING: Final = frozenset({DAMAGED, OUT_OF_RANGE})
-"""These are in footers without having been noted in meta.frames before."""
+"""Reasons that sealing counts in footers only, not in meta.frames."""
 DELIBERATE: Final = frozenset({SAMPLED_OUT})
-"""What the user wants left out: counted beside what is lost, and no reason to warn or to tell of it in an event."""
+"""Reasons that the user chose. They are counted, but cause no warning and no event."""
 
 
 class RefusedError(Exception):
-    """No slot file is available now; `reason` is what gaps are counted under."""
+    """No slot file is available now. Rows are counted as gaps under `reason`."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason)
@@ -81,23 +81,21 @@ class RefusedError(Exception):
 
 
 class Gaps:
-    """Counts by (table, reason), safe from any thread and from signal handlers.
+    """Counts of rows by (table, reason). Any thread and any signal handler may count.
 
-    Each reason is reported once per process in one logging warning; the counts go to gap frames and segment footers.
+    Each reason is logged once per process as a warning. The counts are written to gap frames and segment footers.
 
-    Attributes
-    ----------
-    at_once
-        Called after each count, to write it down where no thread does so each second.
+    Attributes ---------- on_count
+        Called after each count, to write it in processes without a thread that does so each second.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._fresh, self._total = _zero_counts(), _zero_counts()
         self._reported: set[str] = set()
-        self._within: deque[tuple[tuple[str, str], int, int]] = deque()
+        self._pending: deque[tuple[tuple[str, str], int, int]] = deque()
         self._is_counting = False
-        self.at_once: Callable[[], None] | None = None
+        self.on_count: Callable[[], None] | None = None
 
     def count(
         self, table: str, reason: str, rows: int = 1, detail: object = "", *, is_written_down: bool = False
@@ -107,79 +105,79 @@ class Gaps:
         Parameters
         ----------
         detail
-            What the first warning of this reason adds, such as a name or an error; its repr is cut short.
+            Detail for the first warning of this reason, such as a name or an error; its repr is truncated.
         is_written_down
-            True if they are in meta.frames already.
+            True if the rows are already counted in meta.frames.
         """
         if rows <= 0:
             return
         with self._lock:
-            self._within.append(((table, reason), 0 if is_written_down else rows, rows))
+            self._pending.append(((table, reason), 0 if is_written_down else rows, rows))
             self._add_up()
             new = reason not in self._reported and reason not in DELIBERATE
             self._reported.add(reason)
-        if self.at_once is not None:
-            self.at_once()
+        if self.on_count is not None:
+            self.on_count()
         if new:
-            self.tell(reason, f"not recorded in {table}: {reason}{_detail_repr(detail)}; counted as gaps from here on")
+            self.log_warning(
+                reason, f"not recorded in {table}: {reason}{_detail_repr(detail)}; counted as gaps from here on"
+            )
 
     def _add_up(self) -> None:
-        """Add what waits to the counts.
+        """Add the pending counts to the totals.
 
-        A signal handler, or what the garbage collector calls, may run within any line here, in this thread, and so
-        with its lock. Were it to add up, too, one of both would add to a number that the other has read already. So it
-        leaves its own, and whoever is adding up takes it.
+        A signal handler or a finalizer may run between any two lines of this method, in this thread, which has the
+        lock. If it added counts itself, one of the two additions would be lost. So it only appends to the pending
+        counts, and the interrupted call adds them.
         """
         if self._is_counting:
             return
         self._is_counting = True
         try:
-            while self._within:
-                key, new, rows = self._within[0]
+            while self._pending:
+                key, new, rows = self._pending[0]
                 fresh = self._fresh
                 fresh[key] += new
-                if fresh is not self._fresh:  # drained in the middle of it, without these
+                if fresh is not self._fresh:  # `drain` ran in between, without these rows
                     continue
                 self._total[key] += rows
-                self._within.popleft()
+                self._pending.popleft()
         finally:
             self._is_counting = False
 
     def warn(self, topic: str, text: str) -> None:
-        """Log a warning that is no gap, once per topic."""
+        """Log a warning that is not about a gap, once per topic."""
         with self._lock:
             new = topic not in self._reported
             self._reported.add(topic)
         if new:
-            self.tell(topic, text)
+            self.log_warning(topic, text)
 
-    def lenient(self, name: str, convert: Callable[[Any], T], given: object, otherwise: D) -> T | D:
-        """Convert a setting; a bad one is reported, and replaced. None stands for not given."""
-        if given is None:
-            return otherwise
+    def lenient(self, name: str, convert: Callable[[Any], T], value: object, default: D) -> T | D:
+        """Return the converted value, or `default` if it is None. A bad value is logged and replaced by `default`."""
+        if value is None:
+            return default
         try:
-            return convert(given)
-        except Exception as error:  # noqa: BLE001 - users hand over anything
+            return convert(value)
+        except Exception as error:  # noqa: BLE001 - users pass any value
             self.warn(name, f"{name} is not usable ({type(error).__name__}: {_detail_text(error)}) and left out")
-            return otherwise
+            return default
 
     def attempt(self, doing: str, work: Callable[[], object], make_room: Callable[[], None]) -> bool:
-        """Run a thread's repeated work once; each error is reported only the first time.
+        """Run a thread's periodic work once; log an error only the first time.
 
-        Parameters
-        ----------
+        Parameters ---------- doing
+            Description of the work for messages.
         make_room
             Called when the disk is full.
 
-        Returns
-        -------
-        False if there is nothing left to do: the recorder is closed.
+        Returns ------- False if the recorder is closed, so that the thread can end.
         """
         try:
             work()
         except RefusedError as refused:
             return refused.reason != AFTER_CLOSE
-        except OSError as error:  # the disk is full or away: the sealer sees that, too
+        except OSError as error:  # the disk is full or missing; the sealer's next attempt shows the same
             self.warn(doing, f"{doing}: {error}; trying again")
             if error.errno == errno.ENOSPC:
                 make_room()
@@ -188,24 +186,24 @@ class Gaps:
         return True
 
     @staticmethod
-    def tell(topic: str, text: str) -> None:
-        """Log one line; a logging handler that fails is no reason to stop training."""
+    def log_warning(topic: str, text: str) -> None:
+        """Log one line as a warning. An error of a logging handler is ignored, so that training continues."""
         try:
             LOGGER.warning("ranklake: %s", text, extra={"topic": topic})
         except Exception:  # noqa: BLE001 - a user's own handler may raise anything
             return
 
     def drain(self) -> Counter[tuple[str, str]]:
-        """Return the counts since the last drain, and forget them."""
+        """Return the counts since the last call, and reset them to zero."""
         with self._lock:
             self._add_up()
             fresh, self._fresh = self._fresh, _zero_counts()
         return Counter({key: rows for key, rows in fresh.items() if rows})
 
     def restore(self, counts: Counter[tuple[str, str]]) -> None:
-        """Take back drained counts that could not be written down."""
+        """Add drained counts back that could not be written."""
         with self._lock:
-            self._within.extend((key, rows, 0) for key, rows in counts.items())
+            self._pending.extend((key, rows, 0) for key, rows in counts.items())
             self._add_up()
 
     def totals(self) -> dict[tuple[str, str], int]:
@@ -215,10 +213,10 @@ class Gaps:
             return dict(self._total)
 
     def after_fork(self) -> None:
-        """Begin again in a forked child: the counts are the parent's, and the lock may be held by a lost thread."""
+        """Reset in a forked child: the parent keeps its counts, and a thread of the parent may hold the lock."""
         self._lock = threading.RLock()
         self._fresh, self._total = _zero_counts(), _zero_counts()
-        self._within.clear()
+        self._pending.clear()
         self._is_counting = False
 
 
@@ -227,7 +225,7 @@ def _zero_counts() -> "defaultdict[tuple[str, str], int]":
 
 
 NOWHERE: Final = Gaps()
-"""What was handed to runs and handles that came here by pickle: they record nothing, and nobody writes it down."""
+"""Counts of rows passed to unpickled runs and handles. These record nothing, and the counts are not written."""
 
 
 def _detail_repr(detail: object) -> str:
@@ -237,7 +235,7 @@ def _detail_repr(detail: object) -> str:
 
 
 def _detail_text(detail: object) -> str:
-    """Return a text as it is, an error's text, or the repr of anything else, whatever these do."""
+    """Return a text unchanged, the text of an error, or the repr of any other object. Never raises."""
     try:
         return str(detail) if isinstance(detail, str | Exception) else repr(detail)
     except Exception:  # noqa: BLE001 - a user's object may raise anything
@@ -253,50 +251,46 @@ def _ignore_count(count: int) -> None:
 
 
 class Misuses:
-    """Misuses that one process has reported.
+    """Counts and logs the misuses of one process.
 
-    Parameters
-    ----------
-    warn
-        Told of each name: a topic, and a line.
+    Parameters ---------- warn
+        Called with a topic and a line for each misuse.
 
-    Attributes
-    ----------
-    count
-        Names that were reported, or would have been except for their number.
-    counted
-        Called with that when it has changed.
+    Attributes ---------- count
+        Number of different misuses so far, including those that are too many to log.
+    on_count
+        Called with `count` when it has changed.
     """
 
     def __init__(self, warn: Callable[[str, str], None]) -> None:
         self._warn = warn
         self._reported: set[str] = set()
-        self._lock = threading.RLock()  # a signal handler may come in the middle
-        self.counted: Callable[[int], object] = _ignore_count
+        self._lock = threading.RLock()  # a signal handler may run within `report`
+        self.on_count: Callable[[int], object] = _ignore_count
         self.count = 0
 
-    def tell(self, topic: str, line: str) -> None:
-        """Tell of a misuse, once by topic."""
+    def report(self, topic: str, line: str) -> None:
+        """Count and log a misuse, once per topic."""
         with self._lock:
             if topic in self._reported:
                 return
-            if len(self._reported) < 10 * _MOST_REPORTED:  # a program that makes up names for ever
+            if len(self._reported) < 10 * _MOST_REPORTED:  # a program may generate names without end
                 self._reported.add(topic)
             self.count += 1
             is_shown = self.count <= _MOST_REPORTED
         if is_shown:
             self._warn(topic, line)
-        self.counted(self.count)
+        self.on_count(self.count)
 
     def after_fork(self) -> None:
-        """In a forked child: the lock may be held by a thread that is not there."""
+        """Replace the lock in a forked child: a thread of the parent may hold it."""
         self._lock = threading.RLock()
 
 
 def closest_name(name: str, known: Iterable[str]) -> str:
-    """Known name nearest to a misspelt one; empty if none is near.
+    """Return the known name that is most similar to a misspelt one; empty if none is similar.
 
-    A known name with something behind it (``loss_2``, ``loss/mlm``) is a name of its own.
+    A known name with a suffix (``loss_2``, ``loss/mlm``) does not count as misspelt.
     """
     names = list(known)
     if name in names or any(name.startswith(other) and not name[len(other)].isalpha() for other in names):

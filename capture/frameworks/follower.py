@@ -108,7 +108,7 @@ class Follower:
         """Return what `start` needs in another process to record another rank of the run; only what can be pickled."""
         settings = self._settings
         if self._run is not None and self._run.recording is not None:
-            settings = {**self._run.recording.asked, "run": self._run.name}
+            settings = {**self._run.recording.start_arguments, "run": self._run.name}
         return {name: value for name, value in settings.items() if _can_travel(value)}
 
     def be_own(self) -> None:
@@ -122,7 +122,7 @@ class Follower:
         self._leave_all()
         self.step = None
         self._known.clear()
-        self._run = self._watch(start(**{**before.asked, "run": self._run.name}))
+        self._run = self._watch(start(**{**before.start_arguments, "run": self._run.name}))
         self._run.collectives()
 
     # ── a fit ──

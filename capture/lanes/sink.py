@@ -111,4 +111,4 @@ class Sink:
     def misuse(self, topic: str, line: str) -> None:
         """Tell, once by topic, of what is recorded otherwise than its caller may have meant; and count it."""
         if self._misuses is not None:
-            self._misuses.tell(topic, line)
+            self._misuses.report(topic, line)

@@ -104,7 +104,7 @@ class GapNotes:
     def after_fork(self) -> None:
         """In a forked child: what was not reported is the parent's; gaps are written down as they are counted."""
         self._unreported, self._mutex = Counter(), threading.RLock()
-        self._gaps.at_once = self._flush_unless_refused
+        self._gaps.on_count = self._flush_unless_refused
 
     def _flush_unless_refused(self) -> None:
         if time.monotonic_ns() >= self._again_ns:

@@ -144,7 +144,7 @@ class Recorder:
         self.misuses = Misuses(self.gaps.warn)
         policy, registry = registry_of(self.settings, self.gaps.warn)
         self.own = own_contracts(self.settings, self.gaps.warn)
-        policies = Policies(policy, registry, self.misuses.tell, self.own.renamed.get(STEPS, NO_NAMES))
+        policies = Policies(policy, registry, self.misuses.report, self.own.renamed.get(STEPS, NO_NAMES))
         self.series = Series(self.note, policies, policy.max_series)
         self.masks = row_masks(self.settings, self.gaps.warn)
         self.closed = False

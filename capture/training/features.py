@@ -1,6 +1,6 @@
-"""Fingerprints: keyed hashes of values that must not be stored; equal values give equal hashes. Pure.
+"""Fingerprints: keyed hashes of values that must not be stored, and buckets of monitored features. Pure functions.
 
-BLAKE2b with a key (RFC 7693): who has not got it cannot try out what the features may have been.
+Equal values have equal hashes. The hash is BLAKE2b with a key (RFC 7693): nobody can guess features without the key.
 """
 
 import bisect
@@ -14,35 +14,36 @@ from typing import Any, Final
 from ranklake.capture.common.values import BadValueError, DeviceValueError, number, text
 
 _BYTES: Final = 16
-_DEEPEST: Final = 16
+_MOST_DEPTH: Final = 16
 
 
 class _UnknownError(Exception):
-    """Something that has no bytes of its own."""
+    """A value without a byte representation."""
 
 
 def digest(key: bytes, word: str) -> str:
-    """Return 32 hexadecimal digits of a text."""
+    """Return the keyed hash of a text as 32 hexadecimal digits."""
     return hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=_BYTES, key=key).hexdigest()
 
 
 def fingerprint(key: bytes, features: Mapping[str, object]) -> str | None:
-    """Return 32 hexadecimal digits of features: None, numbers, texts, bytes, arrays, and lists and mappings of these.
+    """Return the keyed hash of features as 32 hexadecimal digits.
 
-    Order of names does not matter, types do: 1, 1.0 and True differ. None if there is anything else among them, such
-    as a tensor on a device, whose bytes would have to be waited for.
+    Features may be None, numbers, texts, bytes, arrays, and lists and mappings of these. The order of names does not
+    matter; types do: 1, 1.0 and True differ. Returns None for any other value, and for tensors on a GPU, whose bytes
+    are not available without waiting.
     """
     hashed = hashlib.blake2b(digest_size=_BYTES, key=key)
     try:
         _add(hashed, features, 0)
-    except Exception:  # noqa: BLE001 - foreign objects; no fingerprint is better than one of something else
+    except Exception:  # noqa: BLE001 - foreign objects; no fingerprint is better than a wrong one
         return None
     return hashed.hexdigest()
 
 
-def _add(hashed: Any, value: Any, depth: int) -> None:  # noqa: ANN401 - hashlib's object; anything
-    """Add a value with its kind and length, so that no two differing ones add the same bytes."""
-    if depth > _DEEPEST:
+def _add(hashed: Any, value: Any, depth: int) -> None:  # noqa: ANN401 - hashlib's object; any value
+    """Add a value with its type and length, so that different values never add the same bytes."""
+    if depth > _MOST_DEPTH:
         raise _UnknownError
     if value is None or isinstance(value, bool | int | str):
         _put(hashed, type(value).__name__, str(value).encode("utf-8", "surrogatepass"))
@@ -65,8 +66,8 @@ def _add(hashed: Any, value: Any, depth: int) -> None:  # noqa: ANN401 - hashlib
 
 def _add_array(hashed: Any, value: Any) -> None:  # noqa: ANN401 - as above
     """Add an array, or a tensor in main memory."""
-    where = getattr(value, "device", None)
-    if getattr(where, "type", "cpu") != "cpu":
+    device = getattr(value, "device", None)
+    if getattr(device, "type", "cpu") != "cpu":
         raise _UnknownError
     array = value.detach().numpy() if hasattr(value, "detach") else value
     if array.dtype.kind == "O":
@@ -81,37 +82,39 @@ def _put(hashed: Any, kind: str, raw: bytes) -> None:  # noqa: ANN401 - as above
 
 MISSING: Final = "missing"
 OTHER: Final = "other"
-_MOST: Final = 256
+_MOST_BUCKETS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Edges of numbers, or the words that a text may be.
+    """Buckets of a feature: ranges of a number, or known words.
 
-    Attributes
-    ----------
-    edges
-        Rising; None for texts.
+    Attributes ---------- edges
+        Ascending edges of ranges; None for words.
     names
-        Of the buckets, one more than there are edges; the words.
+        Names of the buckets: one more than edges, or the words.
     """
 
     edges: tuple[float, ...] | None
     names: tuple[str, ...]
 
 
-def buckets(given: object) -> Buckets:
-    """Return buckets from rising edges, such as ``[18, 30, 65]``, or from words, such as ``["cat", "dog"]``.
+def buckets(edges_or_words: object) -> Buckets:
+    """Return buckets from ascending edges, such as ``[18, 30, 65]``, or from words, such as ``["cat", "dog"]``.
 
-    Raises `ValueError` for what is neither.
+    Raises `ValueError` for anything else.
     """
-    listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else []
-    if not 0 < len(listed) <= _MOST:
-        raise ValueError(f"1 to {_MOST} edges or words are wanted")
-    if all(isinstance(item, str) for item in listed):
-        return Buckets(None, tuple(text(item, 64) for item in listed))
+    items = (
+        list(edges_or_words)
+        if isinstance(edges_or_words, Iterable) and not isinstance(edges_or_words, str | bytes)
+        else []
+    )
+    if not 0 < len(items) <= _MOST_BUCKETS:
+        raise ValueError(f"give 1 to {_MOST_BUCKETS} edges or words")
+    if all(isinstance(item, str) for item in items):
+        return Buckets(None, tuple(text(item, 64) for item in items))
     try:
-        edges = tuple(number(item) for item in listed)
+        edges = tuple(number(item) for item in items)
     except (BadValueError, DeviceValueError) as error:
         raise ValueError("edges are numbers, words are texts") from error
     if any(not low < high for low, high in itertools.pairwise(edges)) or edges[0] != edges[0]:
@@ -121,14 +124,14 @@ def buckets(given: object) -> Buckets:
     return Buckets(edges, (f"<{shown[0]}", *inner, f">={shown[-1]}"))
 
 
-def bucket_of(value: object, into: Buckets) -> str:
-    """Return the name of the bucket that a value is in, ``missing`` for None and NaN, ``other`` for what fits none."""
+def bucket_of(value: object, monitor: Buckets) -> str:
+    """Return the name of a value's bucket; ``missing`` for None and NaN, ``other`` if no bucket has the value."""
     if value is None:
         return MISSING
-    if into.edges is None:
-        return value if isinstance(value, str) and value in into.names else OTHER
+    if monitor.edges is None:
+        return value if isinstance(value, str) and value in monitor.names else OTHER
     try:
         converted = number(value)
     except (BadValueError, DeviceValueError):
         return OTHER
-    return MISSING if converted != converted else into.names[bisect.bisect_right(into.edges, converted)]  # noqa: PLR0124 - NaN
+    return MISSING if converted != converted else monitor.names[bisect.bisect_right(monitor.edges, converted)]  # noqa: PLR0124 - NaN

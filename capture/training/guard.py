@@ -1,4 +1,4 @@
-"""Guard: looks at a rank's live values in the training loop, and says what to do about them.
+"""Guard: checks a rank's live values in the training loop and decides what to do about faults.
 
     guard = capture.guard(run, divergence="roll_back")
     guard.protect(model, optimizer, every=100)
@@ -6,13 +6,13 @@
         with run.step(n):
             loss = model(batch)
             loss.backward()
-            if guard.check(n, loss=loss).skips:    # not finite, or rolled back: these gradients are not applied
+            if guard.check(n, loss=loss).skips:    # not finite, or rolled back: do not apply these gradients
                 optimizer.zero_grad()
                 continue
             optimizer.step()
 
-Nothing in here raises into training. Each finding is an event ``guard`` of the run. Ranks tell each other their
-findings, so that all do the same.
+The guard never raises into training. Each finding is recorded as an event ``guard``. With ``agree=True`` ranks exchange
+their findings, so that all ranks take the same action.
 """
 
 import sys
@@ -51,11 +51,11 @@ class Vote:
     Attributes
     ----------
     level
-        0 where all is well, 0.5 for a suspicion, else the number of an action.
+        0 without a finding, 0.5 for a suspicion, else the number of an action.
     since
-        Step of the first sign; infinity where there is none.
+        Step at which the fault began; infinity without one.
     own_s
-        Time of the rank's own work in this step, in seconds: of all of them, the median.
+        Time of the rank's own work in this step in seconds; in an outcome, the median of all ranks.
     """
 
     level: float
@@ -64,9 +64,10 @@ class Vote:
 
 
 class Agreement:
-    """A group of all ranks of torch.distributed, on main memory, so that no GPU is waited for.
+    """A process group of all ranks that exchanges votes in main memory, without waiting for a GPU.
 
-    Raises what torch does where there is no process group yet. All ranks make it, and call `reach`, equally often.
+    All ranks must create it, and call `reach` equally often. Raises torch's error if torch.distributed is not
+    initialized.
     """
 
     def __init__(self) -> None:
@@ -77,9 +78,9 @@ class Agreement:
         self._rows = list(self._all.unbind(0))
 
     def reach(self, vote: Vote) -> Vote:
-        """Gather 24 bytes of each rank; return the highest level, the earliest step, and the median of times.
+        """Gather 24 bytes from each rank; return the highest level, the earliest step, and the median time.
 
-        Raises what torch does, such as for a rank that is gone.
+        Raises torch's error, such as for a rank that has died.
         """
         own = self._torch.tensor((vote.level, vote.since, vote.own_s), dtype=self._torch.float64)
         self._distributed.all_gather(self._rows, own, group=self._group)
@@ -88,7 +89,7 @@ class Agreement:
 
 
 def ranks() -> int:
-    """Return how many ranks torch.distributed has; 1 without a process group."""
+    """Return the number of ranks of torch.distributed; 1 without a process group."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return 1
@@ -99,7 +100,7 @@ __all__ = ["Action", "Decision", "Finding", "Guard", "guard"]
 
 
 class Action(IntEnum):
-    """What to do about a finding; of several, the highest is done."""
+    """What to do about a finding. Of several findings, the highest action is taken."""
 
     IGNORE = 0
     WARN = 1
@@ -118,10 +119,10 @@ RULES: Final = {
     "heat": Action.WARN,
     "stall": Action.WARN,
 }
-"""Kinds of finding, and what is done about each by default."""
+"""Kinds of finding, each with its default action."""
 _SUSPICION: Final = 0.5
 _MOST_ROLL_BACKS: Final = 3
-_FORGOTTEN_STEPS: Final = 100
+_RECOVERY_STEPS: Final = 100
 """Finite steps in a row after which a NaN is reported like the first."""
 _COLLECTIVE: Final = PHASES.index("collective")
 
@@ -130,14 +131,12 @@ _COLLECTIVE: Final = PHASES.index("collective")
 class Decision:
     """What to do in this step.
 
-    Attributes
-    ----------
-    action
-        The highest of all findings', of all ranks' where they agree.
+    Attributes ---------- action
+        The highest action of all findings; with ``agree=True``, of all ranks.
     findings
-        Of this rank.
+        Findings of this rank.
     restored_step
-        Step whose state `Guard.protect`'s objects have again; None if nothing was rolled back.
+        Step whose state was restored in the objects of `Guard.protect`; None without a roll-back.
     """
 
     action: Action = Action.IGNORE
@@ -151,15 +150,15 @@ class Decision:
 
     @property
     def saves(self) -> bool:
-        """Whether a checkpoint is wanted now."""
+        """Whether to save a checkpoint now."""
         return self.action == Action.SAVE
 
 
-_FINE: Final = Decision()
+_NO_ACTION: Final = Decision()
 
 
 class Guard:
-    """Looks over one rank's training; made by `guard`, whose parameters these are."""
+    """Checks the training of one rank. `guard` creates it and documents the parameters."""
 
     def __init__(
         self,
@@ -183,18 +182,16 @@ class Guard:
         self._non_finite_steps = self._finite_steps = 0
 
     def protect(self, *objects: Stateful, every: int = 100, keep: int = 2) -> None:
-        """Keep copies in main memory of what training changes, for ``roll_back``.
+        """Keep copies of the objects' states in main memory, for ``roll_back``.
 
-        Parameters
-        ----------
-        objects
-            Model, optimizer, scheduler, scaler …: what has ``state_dict`` and ``load_state_dict``.
+        Parameters ---------- objects
+            Model, optimizer, scheduler, scaler …: objects with ``state_dict`` and ``load_state_dict``.
         every
-            Steps between two copies. A copy is made in `check`, and takes as long as it takes.
+            Steps between two copies. `check` makes the copy, and training waits for it.
         keep
-            Copies at most.
+            Most copies to keep.
 
-        What cannot be copied is logged as a warning; nothing rolls back then.
+        If a state cannot be copied, a warning is logged, and the guard cannot roll back.
         """
         with self._sink.guarded("the guard's copies"):
             self._snapshots = Snapshots(objects, every, keep)
@@ -202,27 +199,25 @@ class Guard:
     def check(
         self, step: int, *, loss: object = None, grad_norm: object = None, own_s: float | None = None
     ) -> Decision:
-        """Look at a step's values before its gradients are applied; return what to do.
+        """Check a step's values before its gradients are applied, and return what to do.
 
-        Parameters
-        ----------
-        step
-            Its number.
+        Parameters ---------- step
+            Number of the step.
         loss, grad_norm
-            Numbers or tensors; what is on a GPU is waited for, as ``loss.item()`` does.
+            Numbers or tensors; a tensor on a GPU is waited for, as in ``loss.item()``.
         own_s
-            Seconds of this rank's own work in the step; by default the time since the step began, without recorded
+            Seconds of this rank's own work in the step; by default the time since the step began, minus recorded
             collectives.
         """
-        decision = _FINE
+        decision = _NO_ACTION
         with self._sink.guarded("the guard"):
             decision = self._check(step, loss, grad_norm, own_s)
-        return decision  # noqa: RET504 - what is raised within is swallowed
+        return decision  # noqa: RET504 - `guarded` swallows exceptions
 
     def start_watch(self, stall_s: float, device_uuid: str | None, nvml: Nvml = None, every_s: float = 10.0) -> None:
-        """Start to look for stalls and heat. Raises `ValueError` for a time that is none, or what the system does."""
+        """Start to watch for stalls and heat. Raises `ValueError` for a bad `stall_s`, or the system's error."""
         if not stall_s > 0:
-            raise ValueError(f"stall_s={stall_s} is no time; write seconds")
+            raise ValueError(f"stall_s={stall_s} must be a number of seconds above 0")
         heat = None
         uuid = own_device_uuid() if device_uuid is None else device_uuid
         if uuid is not None and self._rules["heat"]:
@@ -234,13 +229,13 @@ class Guard:
         self._run.rows.lifecycle.closers.append(self.close)
 
     def close(self) -> None:
-        """Stop looking for stalls and heat; `Run.close` does it, too."""
+        """Stop watching for stalls and heat. `Run.close` does this, too."""
         if self._watch is not None:
             self._watch.close()
 
     def _check(self, step: int, loss: object, grad_norm: object, own_s: float | None) -> Decision:
         findings: list[Finding] = []
-        # whatever a value raises: other ranks wait for this one's vote
+        # Even if a value raises an error, other ranks wait for this rank's vote.
         with self._sink.guarded("the guard"):
             findings += self._found_in(step, loss, grad_norm)
         if self._agreement is None:
@@ -251,7 +246,7 @@ class Guard:
         if not findings and not level:
             if self._snapshots is not None:
                 self._snapshots.take_if_due(step)
-            return _FINE
+            return _NO_ACTION
         action = Action(int(level))
         restored = self._roll_back(min(since, step)) if action is Action.ROLL_BACK else None
         if action is Action.ROLL_BACK and restored is None:
@@ -274,10 +269,10 @@ class Guard:
             yield heat
 
     def _findings_to_report(self, findings: list[Finding]) -> list[Finding]:
-        """Return the findings to report: a loss that is NaN again and again is on its 1st, 2nd, 4th, 8th … step."""
+        """Return the findings to report. A loss that stays NaN is reported on its 1st, 2nd, 4th, 8th … step."""
         if not any(item.kind == "non_finite" for item in findings):
             self._finite_steps += 1
-            if self._finite_steps == _FORGOTTEN_STEPS:
+            if self._finite_steps == _RECOVERY_STEPS:
                 self._non_finite_steps = 0
             return findings
         self._finite_steps = 0
@@ -286,7 +281,7 @@ class Guard:
         return [item for item in findings if is_due or item.kind != "non_finite"]
 
     def _level(self, findings: Iterable[Finding]) -> tuple[float, float]:
-        """Return the level of a `Vote`, and the step of the first sign of what is rolled back."""
+        """Return the level for a `Vote`, and the first step of the findings that need a roll-back."""
         level, since = 0.0, NEVER
         for item in findings:
             action = self._rules[item.kind]
@@ -311,12 +306,12 @@ class Guard:
         return agreed.level, agreed.since
 
     def _gather_votes(self, vote: Vote) -> Vote | None:
-        """Exchange votes with all ranks; None where that fails, and from then on."""
+        """Exchange votes with all ranks. Return None on failure; later checks then act without other ranks."""
         agreement = self._agreement
         assert agreement is not None
         try:
             return agreement.reach(vote)
-        except Exception as error:  # noqa: BLE001 - a rank that is gone: training's own collectives tell of it
+        except Exception as error:  # noqa: BLE001 - a dead rank: training's own collectives report it
             self._sink.trouble("agreeing with other ranks", error)
             self._agreement, self._rules = None, _without_comparison(self._rules)
             return None
@@ -328,12 +323,15 @@ class Guard:
         return (now() - step.start - step.spent[_COLLECTIVE]) / 1e9
 
     def _roll_back(self, since: float) -> int | None:
-        """Load the state from before a step; return its step. None if it is not there, or not the same on all ranks."""
+        """Restore the state from before a step and return that state's step.
+
+        None if there is no such state, or if ranks have states of different steps.
+        """
         step = None
         if self._snapshots is not None and self._roll_backs < _MOST_ROLL_BACKS:
             step = self._snapshots.newest_before(since)
         if self._agreement is not None:
-            # the highest and the lowest of the steps that ranks can go back to: alike only if all are
+            # The highest and the lowest step that ranks can restore; they are equal only if all ranks' are.
             offer = Vote(NEVER, -NEVER, 0.0) if step is None else Vote(step, step, 0.0)
             agreed = self._gather_votes(offer)
             if agreed is None or agreed.level != agreed.since:
@@ -350,7 +348,7 @@ class Guard:
         return step if is_restored else None
 
     def report_stall(self, finding: Finding) -> None:
-        """Report what the watch found; nothing can be done about it in a loop that stands."""
+        """Report a stall. It is only a warning, because the loop does not run."""
         if self._rules[finding.kind]:
             with self._sink.guarded("the guard"):
                 self._run.rows.logs.add_stacks(finding.message)
@@ -374,7 +372,10 @@ def _initialised_nvml() -> Nvml:
 
 
 def _without_comparison(rules: dict[str, Action]) -> dict[str, Action]:
-    """Return rules of which none makes this rank's parameters differ from those of others."""
+    """Return the rules with actions that change parameters replaced by warnings.
+
+    Without an agreement, such an action would make this rank's parameters differ from those of other ranks.
+    """
     return {kind: Action.WARN if action >= Action.SKIP else action for kind, action in rules.items()}
 
 
@@ -387,37 +388,34 @@ def guard(
     device_uuid: str | None = None,
     **rules: str,
 ) -> Guard:
-    """Begin to look over a rank's training.
+    """Return a guard over a rank's training.
 
-    Parameters
-    ----------
-    run
+    Parameters ---------- run
         The rank's run.
     call
-        Called with each `Finding`; of a stall, in a thread of the guard's.
+        Called with each `Finding`; for a stall, in the guard's thread.
     agree
-        Have all ranks of torch.distributed do the same, by one collective of 24 bytes a rank in each `Guard.check`.
-        All ranks call this function then, and `Guard.check` in every step. Without it no rank skips or rolls back
-        where there are several: their parameters would differ. Slow ranks are found only with it.
+        Make all ranks of torch.distributed take the same action, by one collective of 24 bytes per rank in each
+        `Guard.check`. All ranks must then call this function, and `Guard.check` in every step. With several ranks and
+        without this option, no rank skips or rolls back, because parameters would differ between ranks, and slow ranks
+        are not detected.
     stall_s
-        Seconds without a step or phase that begins: a stall.
+        Seconds without a new step or phase that count as a stall.
     device_uuid
-        The GPU to watch, as NVML names it; by default the one that torch computes on.
+        NVML's UUID of the GPU to watch; by default the GPU that torch computes on.
     rules
-        What is done about a kind of finding: ``ignore``, ``warn``, ``save``, ``skip`` or ``roll_back``. Kinds, and
-        what is done by default: ``non_finite`` (skip); ``divergence``, ``loss_spike``, ``gradient_spike``,
-        ``zero_gradients``, ``slow_rank``, ``heat``, ``stall`` (warn).
+        Actions by kind of finding: ``ignore``, ``warn``, ``save``, ``skip`` or ``roll_back``. Kinds and default
+        actions: ``non_finite`` (skip); ``divergence``, ``loss_spike``, ``gradient_spike``, ``zero_gradients``,
+        ``slow_rank``, ``heat``, ``stall`` (warn).
 
-    Returns
-    -------
-    A guard. Nothing is raised: what cannot be watched is logged as a warning of the logger "ranklake".
+    Returns ------- A guard. Nothing is raised. If a value cannot be watched, the logger "ranklake" logs a warning.
     """
     sink = run.rows.sink
-    chosen = dict(RULES)
+    actions_by_kind = dict(RULES)
     actions = {action.name.lower(): action for action in Action}
     for kind, name in rules.items():
         if kind in RULES and str(name) in actions:
-            chosen[kind] = actions[str(name)]
+            actions_by_kind[kind] = actions[str(name)]
         else:
             hint = did_you_mean(kind, RULES) if kind not in RULES else did_you_mean(str(name), actions)
             sink.gaps.warn(f"guard {kind}", f"the guard has no rule {kind}={name!r}: {hint}")
@@ -426,10 +424,12 @@ def guard(
         with sink.guarded("the guard's agreement"):
             agreement = Agreement()
     if ranks() > 1 and agreement is None:
-        if any(action >= Action.SKIP for kind, action in chosen.items() if kind in rules):
-            sink.gaps.warn("guard", "the guard skips and rolls back on one rank alone only with agree=True; it warns")
-        chosen = _without_comparison(chosen)
-    made = Guard(run, chosen, call, agreement)
+        if any(action >= Action.SKIP for kind, action in actions_by_kind.items() if kind in rules):
+            sink.gaps.warn(
+                "guard", "on several ranks the guard skips and rolls back only with agree=True; it warns now"
+            )
+        actions_by_kind = _without_comparison(actions_by_kind)
+    new_guard = Guard(run, actions_by_kind, call, agreement)
     with sink.guarded("the guard's watch"):
-        made.start_watch(stall_s, device_uuid)
-    return made
+        new_guard.start_watch(stall_s, device_uuid)
+    return new_guard

@@ -1,4 +1,4 @@
-"""Guard watch: a thread that looks for stalls of a rank and for heat of its GPU while training is busy."""
+"""Guard watch: a thread that detects stalls of a rank and overheating of its GPU."""
 
 import sys
 import threading
@@ -14,28 +14,28 @@ from ranklake.capture.training.live_detectors import Finding
 
 _THERMAL_BITS: Final = 0x20 | 0x40
 """NVML's clock event reasons: software and hardware thermal slowdown."""
-_LOOKS: Final = 3
-"""Looks in a row at a hot device before it is a finding."""
+_HOT_CHECKS: Final = 3
+"""Consecutive checks of a hot GPU before it is a finding."""
 
 
 class DeviceHeat:
-    """The temperature of one device against the one at which it slows down, as its driver knows it.
+    """Compares the temperature of one GPU with the temperature at which it slows down.
 
-    Parameters
-    ----------
-    device_uuid
-        Its UUID as NVML has it. Raises `LookupError` where there is none, and NVML's errors.
+    Parameters ---------- device_uuid
+        UUID of the GPU in NVML.
+
+    Raises `LookupError` if NVML has no such device, and NVML's errors.
     """
 
     def __init__(self, nvml: Nvml, device_uuid: str) -> None:
         self._nvml = nvml
         handle = next((item.handle for item in devices(nvml)[0] if item.uuid == device_uuid), None)
         if handle is None:
-            raise LookupError(f"NVML knows no device {device_uuid}")
+            raise LookupError(f"NVML has no device {device_uuid}")
         self._handle = handle
 
     def look(self) -> tuple[float, float] | None:
-        """Return temperature and limit, in degrees Celsius, of a hot device; None where it is cool or does not say."""
+        """Return temperature and limit in degrees Celsius if the GPU is hot; None if it is cool or reports neither."""
         nvml, handle = self._nvml, self._handle
         try:
             temperature = call_nvml(nvml, lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
@@ -48,18 +48,16 @@ class DeviceHeat:
 
 
 class GuardWatch:
-    """Looks each few seconds until it is closed.
+    """Checks for stalls and heat every few seconds until it is closed.
 
-    Parameters
-    ----------
-    report
-        Called with a stall, in this thread: training stands.
+    Parameters ---------- report
+        Called with a stall, in this thread, because training does not proceed.
     stall_s
-        Seconds without a step or phase that begins.
+        Seconds without a new step or phase that count as a stall.
     heat
-        The rank's device; None where none is watched. What is found waits for `take`.
+        The rank's GPU; None to watch none. `take` returns its findings.
     every_s
-        Seconds between looks.
+        Seconds between checks.
     """
 
     def __init__(
@@ -73,26 +71,26 @@ class GuardWatch:
     ) -> None:
         self._progress, self._report, self._stall_s, self._heat = progress, report, stall_s, heat
         self._every_s = every_s
-        self._over = threading.Event()
-        self._hot_looks = 0
+        self._closed = threading.Event()
+        self._hot_checks = 0
         self._hot: Finding | None = None
         self._thread = threading.Thread(target=self._run, name="ranklake-guard", daemon=True)
         self._thread.start()
 
     def take(self) -> Finding | None:
-        """Return what was found of the device since the last call."""
+        """Return the finding about the GPU since the last call; None without one."""
         finding, self._hot = self._hot, None
         return finding
 
     def close(self) -> None:
-        """End the thread."""
-        self._over.set()
+        """Stop the thread."""
+        self._closed.set()
         if self._thread is not threading.current_thread():
             self._thread.join(5.0)
 
     def _run(self) -> None:
         begun, since, is_stalled = self._progress.begun(), time.monotonic(), False
-        while not self._over.wait(self._every_s):
+        while not self._closed.wait(self._every_s):
             if self._progress.begun() != begun:
                 begun, since, is_stalled = self._progress.begun(), time.monotonic(), False
             elif begun and not is_stalled and (quiet_s := time.monotonic() - since) >= self._stall_s:
@@ -103,8 +101,8 @@ class GuardWatch:
 
     def _look_at_heat(self) -> None:
         hot = None if self._heat is None else self._heat.look()
-        self._hot_looks = self._hot_looks + 1 if hot else 0
-        if hot and self._hot_looks == _LOOKS:
+        self._hot_checks = self._hot_checks + 1 if hot else 0
+        if hot and self._hot_checks == _HOT_CHECKS:
             temperature, limit = hot
             step = self._progress.latest_step() or 0
             message = f"the GPU is at {temperature:.0f} °C; it slows down at {limit:.0f} °C"
@@ -112,7 +110,7 @@ class GuardWatch:
 
 
 def own_device_uuid() -> str | None:
-    """Return the UUID of the device that torch computes on in this process; None where it uses none."""
+    """Return the UUID of the GPU that torch uses in this process; None if it uses no GPU."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return None

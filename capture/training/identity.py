@@ -1,12 +1,12 @@
 """Identity: which rank of which run and attempt a process is, possibly known only once torch.distributed is in use.
 
-    start    what the arguments say, else torch.distributed, else variables of the environment
-    later    until torch.distributed has spoken: a look each second, when the first step begins, and at the close
-    known    what was recorded becomes that of the rank that it is (`ranklake.capture.recording.reassignment`), and the
-             rank is claimed: of two processes that claim one at a time the later is reported, and gets a run of its own
+    start    from arguments, else from torch.distributed, else from environment variables
+    later    while torch.distributed is not initialized: checked each second, at the first step, and at the close
+    known    the rows so far are reassigned to the rank (`ranklake.capture.recording.reassignment`), and the process
+             claims the rank. If two processes claim the same rank, the later one is reported and gets another run
 
-So no rank is recorded as another because it began to record too soon, and no life of a run as another because it has
-the same name (decision 057).
+So a rank that starts recording early is not recorded as another rank, and a restart is not recorded as the previous
+attempt of the same name (decision 057).
 """
 
 import contextlib
@@ -33,16 +33,14 @@ from ranklake.redaction.redact import redact_uri
 from ranklake.segments.segment import readable_name
 
 Find = Callable[[Group | None], Launch]
-_LONGEST: Final = 128 - len("-claim-00000000")
+_MOST_NAME_CHARACTERS: Final = 128 - len("-claim-00000000")
 
 
 def number_attempt(launch: Launch, claims: Claims, gaps: Gaps, *, is_begun: bool = False) -> Launch:
-    """Return who a process is, with the attempt that it is where the run's name was used before on this node.
+    """Return a launch with its attempt number, which counts the uses of the run's name on this node.
 
-    Parameters
-    ----------
-    is_begun
-        This very process records that rank of the run still.
+    Parameters ---------- is_begun
+        Whether this process still records that rank of the run.
     """
     if not launch.key:
         return launch
@@ -57,40 +55,36 @@ def number_attempt(launch: Launch, claims: Claims, gaps: Gaps, *, is_begun: bool
         return launch
     if is_begun and numbering.is_next:
         message = f"run {launch.run!r} is recorded by this process already: this is attempt {numbering.attempt}"
-        gaps.warn("attempt", f"{message}; close() a run before it begins again")
+        gaps.warn("attempt", f"{message}; close() a run before you start it again")
     elif numbering.is_next:
         gaps.warn(
             "attempt", f"run {launch.run!r} was recorded before on this node: this is attempt {numbering.attempt}"
         )
     elif numbering.is_used_again:
         hint = "set RANKLAKE_ATTEMPT to the next number on all ranks, or RANKLAKE_RUN to another name"
-        gaps.warn(
-            "attempt", f"run {launch.run!r} was recorded before: steps that come again will be there twice; {hint}"
-        )
+        gaps.warn("attempt", f"run {launch.run!r} was recorded before: repeated steps will be recorded twice; {hint}")
     return replace(launch, attempt=numbering.attempt)
 
 
 class HasIdentity(Protocol):
-    """What has an identity: the run."""
+    """The interface of a run that `Identity` needs."""
 
     launch: Launch
 
     @property
     def rows(self) -> RowParts:
-        """Where it says who it is."""
+        """Parts that record events and the row of ``runs``."""
 
 
 class Identity:
-    """Who this process is, as far as it is known.
+    """Determines run, attempt and rank of this process, and records them.
 
-    Parameters
-    ----------
-    find
-        Says who it is, given what torch.distributed says.
+    Parameters ---------- find
+        Returns the launch of this process, given the process group of torch.distributed (None without one).
     make_run_record
-        Makes what finds out the row of ``runs``, which rank 0 writes.
+        Returns the writer of the row of ``runs``, for rank 0.
     reassign
-        Has what is recorded from here on be another run's or rank's; False where that cannot be done now.
+        Assigns later rows to another run or rank; returns False if that is not possible now.
     """
 
     def __init__(
@@ -104,7 +98,7 @@ class Identity:
         self._run, self._recorder, self._find = run, recorder, find
         self._make_run_record, self._reassign = make_run_record, reassign
         self._group: Group | None = None
-        self._trains = self._is_settled = self._is_announced = self._is_parents = False
+        self._has_steps = self._is_settled = self._is_announced = self._is_parents = False
         self._claimed: tuple[Launch, Claim] | None = None
         self._run_record: RunRecord | None = None
         self._config: object = None
@@ -116,11 +110,11 @@ class Identity:
 
     @property
     def launch(self) -> Launch:
-        """Who this process is taken to be."""
+        """Run, attempt and rank that rows are recorded under now."""
         return self._recorder.launch
 
     def begin(self) -> None:
-        """Write down who starts; called once, by `start`."""
+        """Record the start of this rank; called once, by `start`."""
         self._introduce()
         if self.launch.is_certain:
             self._settle()
@@ -132,25 +126,25 @@ class Identity:
             os.environ[PARENT_VARIABLE] = f"{os.getpid()} {self.launch.run}"
 
     def look(self) -> None:
-        """Note what torch.distributed says by now. Called each second by the sealer's thread."""
-        if not self._lock.acquire(blocking=False):  # the run closes, and waits for this thread
+        """Check whether torch.distributed is initialized. The sealer's thread calls this each second."""
+        if not self._lock.acquire(blocking=False):  # the run is closing, and waits for this thread
             return
         try:
-            self._ask()
-            if self._trains or self.launch.is_certain:
+            self._look_for_group()
+            if self._has_steps or self.launch.is_certain:
                 self._settle()
         finally:
             self._lock.release()
 
     def await_config(self) -> None:
-        """Have the row of ``runs``, where this is rank 0, wait a while for hyperparameters that a framework brings."""
+        """On rank 0, delay the row of ``runs`` for hyperparameters that a framework supplies later."""
         with self._lock:
             self._awaits_config = True
             if self._run_record is not None:
                 self._run_record.await_config()
 
     def configure(self, config: object) -> bool:
-        """Have the row of ``runs`` say hyperparameters; False where this is not rank 0, or the row is final."""
+        """Set the hyperparameters in the row of ``runs``. Return False if this is not rank 0 or the row is final."""
         with self._lock:
             if self._is_parents or self._run_record is None or not self._run_record.configure(config):
                 return False
@@ -158,11 +152,11 @@ class Identity:
             return True
 
     def close(self) -> None:
-        """Take what is known for good: the run ends."""
+        """Determine the identity for the last time and release the claim: the run ends."""
         with self._lock:
             if self._is_parents:
                 return
-            self._ask()
+            self._look_for_group()
             self._settle()
             self._rank_record.write(self.launch)
             if self._claimed is not None:
@@ -172,37 +166,37 @@ class Identity:
                 del os.environ[PARENT_VARIABLE]
 
     def after_fork(self) -> None:
-        """In a forked child: it records as the rank that its parent is; all else is the parent's."""
+        """In a forked child, record under the parent's rank; the parent keeps the claim and the row of ``runs``."""
         self._lock = threading.RLock()
         self._is_parents = True
-        self._await_no_step()
+        self._remove_step_callback()
         group = self._group or group_of()
         if group is not None and not self.launch.is_certain:
             self._recorder.launch = self._run.launch = self._launch_from(group)
 
-    # ── who it is ──
+    # ── which rank this process is ──
 
-    def _await_no_step(self) -> None:
+    def _remove_step_callback(self) -> None:
         progress = self._run.rows.progress
         progress.on_begin = tuple(callback for callback in progress.on_begin if callback != self._begin_first_step)
 
     def _begin_first_step(self, step: OpenStep) -> None:
-        """Look for torch.distributed when training begins, as it may be gone again when a second has passed."""
+        """Look for the process group when training begins, because a short training may end within a second."""
         del step
-        self._await_no_step()
-        self._trains = True
+        self._remove_step_callback()
+        self._has_steps = True
         self._group = self._group or group_of()
         if self._group is None:
             self._announce()
 
-    def _ask(self) -> None:
+    def _look_for_group(self) -> None:
         self._group = self._group or group_of()
         if self._group is not None and not self.launch.is_certain:
             self._adopt(self._launch_from(self._group))
 
     def _launch_from(self, group: Group) -> Launch:
         before, launch = self.launch, self._find(group)
-        if launch.launcher == "none":  # then its name is made up, and was before
+        if launch.launcher == "none":  # the name is generated; keep the first one
             return replace(launch, run=before.run, attempt=before.attempt)
         return number_attempt(launch, self._claims(launch), self._recorder.gaps)
 
@@ -222,22 +216,24 @@ class Identity:
         self._introduce()
 
     def _introduce(self) -> None:
-        """Write down who this process is: its row of ``runs``, if it is rank 0, and that the rank starts."""
+        """Record the event ``rank_start`` and, on rank 0, the row of ``runs``."""
         run, launch = self._run, self.launch
         if launch.rank == 0 and self._run_record is None:
             with run.rows.sink.recording("runs"):
                 self._run_record = self._make_run_record(launch)
                 self._recorder.settle = self._run_record.settle
                 self._run_record.begin()
-                if self._config is not None:  # of the run that it was taken for before
+                if self._config is not None:  # set before the process was reassigned
                     self._run_record.configure(self._config)
                 elif self._awaits_config:
                     self._run_record.await_config()
-        unheard_s = interval_s(run.rows.lifecycle.settings, launch.world_size)
-        run.rows.events.add("rank_start", launcher=launch.launcher, world_size=launch.world_size, interval_s=unheard_s)
+        heartbeat_interval_s = interval_s(run.rows.lifecycle.settings, launch.world_size)
+        run.rows.events.add(
+            "rank_start", launcher=launch.launcher, world_size=launch.world_size, interval_s=heartbeat_interval_s
+        )
 
     def _settle(self) -> None:
-        """Claim the rank, and announce the run if it is rank 0's; once."""
+        """Claim the rank and, on rank 0, announce the run. Only the first call has an effect."""
         if self._is_settled:
             return
         self._is_settled = True
@@ -249,9 +245,9 @@ class Identity:
         if self.launch.rank == 0 and not self._is_announced:
             self._is_announced = True
             self._run.rows.sink.record("events", {"event": "run_start", "severity": "info"}, self._begun_ns)
-            tell_start(self._recorder)
+            announce_start(self._recorder)
 
-    # ── who else is ──
+    # ── claims of other processes ──
 
     def _claims(self, launch: Launch) -> Claims:
         return Claims(self._recorder.root, launch.run)
@@ -261,37 +257,39 @@ class Identity:
         if not launch.is_named or stream is None:
             return
         own = Claim.of_this_process(stream.name.incarnation)
-        alone = launch.is_alone and self._trains  # a process that only starts ranks has none's steps
+        alone = launch.is_alone and self._has_steps  # a process that only starts ranks has no steps
         other = self._claims(launch).claim(launch.attempt, launch.rank, own, alone=alone)
         if other is None:
             self._claimed = launch, own
             return
-        apart = replace(launch, run=f"{launch.run[:_LONGEST]}-claim-{own.incarnation & 0xFFFFFFFF:08x}", is_named=False)
+        renamed = replace(
+            launch, run=f"{launch.run[:_MOST_NAME_CHARACTERS]}-claim-{own.incarnation & 0xFFFFFFFF:08x}", is_named=False
+        )
         subject = f"rank {launch.rank} of run {launch.run!r}, attempt {launch.attempt},"
         hint = "give each process its rank (rank= and world_size=, or RANK and WORLD_SIZE), or its run another name"
-        line = f"{subject} is recorded by process {other.pid} already; process {own.pid} is recorded as {apart.run!r}"
+        line = f"{subject} is recorded by process {other.pid} already; process {own.pid} is recorded as {renamed.run!r}"
         self._recorder.gaps.warn("claim", f"{line}: {hint}")
-        self._adopt(apart)
+        self._adopt(renamed)
         attributes = {"run": launch.run, "attempt": launch.attempt, "pids": [other.pid, own.pid]}
         row = {"event": "rank_claimed_twice", "severity": "error", "message": f"{line}: {hint}"}
         self._run.rows.sink.record("events", {**row, "attributes": json.dumps(attributes)})
 
 
-def tell_start(recorder: Recorder) -> None:
-    """Say what a run is called, where it goes, and how to look at it."""
+def announce_start(recorder: Recorder) -> None:
+    """Print the run's name, its destination, and the command that shows it."""
     run, where = recorder.launch.run, redact_uri(recorder.spool) if recorder.spool else f"{recorder.root} only"
-    _say(recorder, f"run {run} ({readable_name(run)}) is recorded to {where}; look: ranklake watch {run}")
+    _print_line(
+        recorder, f"run {run} ({readable_name(run)}) is recorded to {where}; to look at it: ranklake watch {run}"
+    )
 
 
-def tell_end(recorder: Recorder, stream: Stream | None, gaps: Gaps, media: int = 0) -> None:
-    """Say how much rank 0 recorded, what waits to be sent, what was lost or came too late, and what to do next.
+def announce_end(recorder: Recorder, stream: Stream | None, gaps: Gaps, media: int = 0) -> None:
+    """Print how many rows rank 0 recorded, how many are unsent, lost or late, and the next command.
 
-    Parameters
-    ----------
-    stream
-        What it was recorded to, after all of it was sealed.
+    Parameters ---------- stream
+        The process's stream, fully sealed.
     media
-        How many images, tables and texts are among the rows.
+        Number of images, tables and texts among the rows.
     """
     run = recorder.launch.run
     rows = stream.sealed_rows if stream is not None else 0
@@ -307,10 +305,10 @@ def tell_end(recorder: Recorder, stream: Stream | None, gaps: Gaps, media: int =
         message += f", {media:,} media kept" + (f" and {refused:,} refused" if refused else "")
     if late:
         message += f", {late:,} refused after its end"
-    _say(recorder, f"{message}; next: ranklake pipeline, then ranklake show {run}")
+    _print_line(recorder, f"{message}; next: ranklake pipeline, then ranklake show {run}")
 
 
-def _say(recorder: Recorder, line: str) -> None:
+def _print_line(recorder: Recorder, line: str) -> None:
     if recorder.settings.announce == "on" and recorder.launch.rank == 0 and not recorder.is_worker:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or there is none
             sys.stderr.write(f"ranklake: {line}\n")

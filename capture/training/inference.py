@@ -2,16 +2,15 @@
 
     watched = capture.inference(model="ranker", features={"age": [18, 30, 65]}, keep=0.1)
 
-    @watched                                   # latency, status; of coroutines, too
+    @watched                                   # records latency and status; works for coroutines, too
     def predict(batch): ...
 
-    with watched.request(features=row) as call:                  # and what the block says besides
-        call.dequeued()
-        answer = model(row)
-        call.say(confidence=0.93, prediction="cat", output_tokens=12)
+    with watched.request(features=row) as call:                  # records further facts, too
+        call.dequeued() answer = model(row) call.say(confidence=0.93, prediction="cat", output_tokens=12)
 
-Features leave as two things: a keyed hash, equal for equal features, and the bucket that each monitored one is in. The
-key is the setting ``fingerprint_key``; without one it is random, and hashes compare within the process alone.
+Features are recorded only as a keyed hash, which is equal for equal features, and as the bucket of each monitored
+feature. The key is the setting ``fingerprint_key``. Without it the key is random, and hashes are comparable only within
+the process.
 """
 
 import functools
@@ -44,11 +43,9 @@ _COUNTS: Final = ("input_tokens", "output_tokens", "batch_size")
 
 
 class Inference:
-    """One served model. Made by `ranklake.capture.inference`; see there.
+    """One served model. `ranklake.capture.inference` creates it and documents the parameters.
 
-    Notes
-    -----
-    Each request has an object of its own, so threads and coroutines share this one.
+    Notes ----- Threads and coroutines may share this object: each request has its own `Request`.
     """
 
     def __init__(
@@ -92,68 +89,66 @@ class Inference:
         Parameters
         ----------
         features
-            What the model is asked, by name. Neither kept nor looked at unless the request is.
+            Inputs of the model, by name. They are read only if the request is kept.
         request_id
-            As its caller knows it; leaves as a keyed hash.
+            The caller's identifier of the request; it is recorded as a keyed hash.
         queue_time_s
-            How long it had waited before the block began; part of the latency.
+            Seconds that the request waited before the block began; part of the latency.
         """
         return Request(self, features, request_id, queue_time_s)
 
     def __call__(self, served: Served) -> Served:
-        """Return a function that does what `served` does, and records each call as a request."""
+        """Return a function that calls `served` and records each call as a request."""
         if inspect.iscoroutinefunction(served):
 
             @functools.wraps(served)
-            async def awaited(*args: Any, **named: Any) -> Any:  # noqa: ANN401 - the caller's
+            async def call_coroutine(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the caller's
                 with self.request():
-                    return await served(*args, **named)
+                    return await served(*args, **kwargs)
 
-            return cast("Served", awaited)
+            return cast("Served", call_coroutine)
 
         @functools.wraps(served)
-        def called(*args: Any, **named: Any) -> Any:  # noqa: ANN401 - the caller's
+        def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the caller's
             with self.request():
-                return served(*args, **named)
+                return served(*args, **kwargs)
 
-        return cast("Served", called)
+        return cast("Served", call)
 
     def keeps(self) -> bool:
-        """Whether the next request is kept: the same ones in every process that counts them alike."""
+        """Whether the next request is kept. The n-th request gets the same answer in every process."""
         return is_sampled(self._seed, next(self._numbers), self._threshold)
 
 
 class Request:
-    """One request; entered once."""
+    """One request, as a context that is entered once."""
 
-    __slots__ = ("_begun", "_facts", "_first", "_inference", "_queue_s", "_raw", "_request_id")
+    __slots__ = ("_begun", "_facts", "_features", "_first", "_inference", "_queue_s", "_request_id")
 
     def __init__(
         self, inference: Inference, features: Mapping[str, object] | None, request_id: object, queue_time_s: object
     ) -> None:
-        self._inference, self._raw, self._request_id, self._queue_s = inference, features, request_id, queue_time_s
+        self._inference, self._features, self._request_id, self._queue_s = inference, features, request_id, queue_time_s
         self._facts: dict[str, object] = {}
         self._begun = 0
         self._first: int | None = None
 
     def dequeued(self) -> None:
-        """Note that waiting ends now, and computing begins."""
+        """Record that waiting ends now and computing begins."""
         self._queue_s = (now() - self._begun) / 1e9
 
     def first_token(self) -> None:
-        """Record when the first token arrived; later calls change nothing."""
+        """Record the time of the first token; later calls have no effect."""
         if self._first is None:
             self._first = now()
 
     def say(self, **facts: object) -> None:
-        """Say what is known of the answer.
+        """Record facts about the answer.
 
-        Parameters
-        ----------
-        facts
-            ``confidence`` (0 to 1), ``prediction`` (kept as the bucket or class that it is in), ``input_tokens``,
-            ``output_tokens``, ``batch_size``; ``status`` (``ok``, ``error``, ``timeout``, ``rejected``) and
-            ``error_type``, if it is not an exception that tells.
+        Parameters ---------- facts
+            ``confidence`` (0 to 1), ``prediction`` (recorded as its bucket or class), ``input_tokens``,
+            ``output_tokens``, ``batch_size``. Where no exception reports them: ``status`` (``ok``, ``error``,
+            ``timeout``, ``rejected``) and ``error_type``.
         """
         self._facts.update(facts)
 
@@ -193,7 +188,7 @@ class Request:
             "confidence_ratio": lenient("confidence", _ratio, answer.get("confidence"), None),
             "status": status,
             "error_type": None if given is None else _word(given),
-            # All that failed are kept, so each stands for itself.
+            # All failed requests are kept, so their weight is 1.
             "weight": inference.weight if status == "ok" else None,
         }
         for name in _COUNTS:
@@ -203,16 +198,16 @@ class Request:
             columns["prediction_bucket"] = bucket_of(prediction, inference.predictions)
         if self._request_id is not None:
             columns["request_id"] = digest(inference.key, text(self._request_id))
-        if self._raw is not None:
-            columns["feature_fingerprint"] = fingerprint(inference.key, self._raw)
+        if self._features is not None:
+            columns["feature_fingerprint"] = fingerprint(inference.key, self._features)
             columns["feature_buckets"] = json_text(
-                {name: bucket_of(self._raw.get(name), edges) for name, edges in inference.features.items()}
+                {name: bucket_of(self._features.get(name), edges) for name, edges in inference.features.items()}
             )
         return columns
 
 
 def _key(source: str, gaps: Gaps) -> bytes:
-    """Return the key of fingerprints; a random one where none is configured, so that nothing leaves unkeyed."""
+    """Return the key of fingerprints; a random key if none is configured, so that every hash is keyed."""
     if source:
         try:
             return read_keyring(source).active.secret
@@ -224,14 +219,14 @@ def _key(source: str, gaps: Gaps) -> bytes:
 def _checked_sha256(given: object) -> str:
     digest = text(given).lower()
     if not _SHA256.fullmatch(digest):
-        raise ValueError("64 hexadecimal digits are wanted")
+        raise ValueError("a SHA-256 has 64 hexadecimal digits")
     return digest
 
 
 def _not_negative(given: object) -> float:
     value = number(given)
     if not 0.0 <= value < math.inf:
-        raise ValueError("not from 0 up")
+        raise ValueError("below 0, or not finite")
     return value
 
 
@@ -247,7 +242,7 @@ def _count(given: object) -> int:
 
 
 def _word(given: object) -> str | None:
-    """Return a class's name; a text that is none may be anything."""
+    """Return the name of an exception class; None for any other text, which may contain anything."""
     word = redacted_name(given, 256)
     return word if word.replace(".", "_").isidentifier() else None
 
@@ -262,28 +257,26 @@ def inference(
     predictions: object = None,
     keep: object = 1.0,
     run: "Run | None" = None,
-    **started: Any,  # noqa: ANN401 - as `start` takes them
+    **start_arguments: Any,  # noqa: ANN401 - as for `start`
 ) -> Inference:
-    """Begin to record the requests of a served model; nothing is raised, and no input and no output is kept.
+    """Record the requests of a served model. Nothing is raised, and inputs and outputs are not recorded.
 
-    Parameters
-    ----------
-    model, version, endpoint
-        What is served, and where.
+    Parameters ---------- model, version, endpoint
+        Name and version of the model, and the address at which it is served.
     sha256
-        Of the artifact that is served; joins the table ``artifacts``.
+        SHA-256 of the artifact that is served; it joins with the table ``artifacts``.
     features
-        Monitored features: rising edges of numbers (``{"age": [18, 30, 65]}``) or known words (``["web", "app"]``).
+        Monitored features: ascending edges of numbers (``{"age": [18, 30, 65]}``) or known words (``["web", "app"]``).
     predictions
-        The same for the answer; without it no prediction is recorded.
+        Edges or words for the prediction; without them no prediction is recorded.
     keep
-        Share of the requests to keep, 0 to 1. Those that fail are all kept.
+        Share of the requests to keep, 0 to 1. Failed requests are always kept.
     run
-        That records; by default one that this process has started, else one that is started here.
-    started
-        Arguments of `ranklake.capture.start` for such a run.
+        The run that records; by default a run that this process records, else a new run.
+    start_arguments
+        Arguments of `ranklake.capture.start` for a new run.
     """
-    recording_run = run or running() or start(text(model, 256), **started)
+    recording_run = run or running() or start(text(model, 256), **start_arguments)
     return Inference(
         recording_run,
         model,

@@ -1,7 +1,7 @@
-"""Live detectors: what a guard looks for in one rank's own values, a few microseconds a step.
+"""Live detectors: find faults in the values of one rank, in a few microseconds per step.
 
-Each takes one value a step and keeps a window of the last ones, so that its memory is bounded. What lies outside stays
-out of the window: a loss that has diverged is not taken for the new normal.
+Each detector takes one value per step and keeps a window of recent values, so its memory is bounded. Outliers are kept
+out of the window, so a diverged loss does not become the baseline.
 """
 
 import math
@@ -10,13 +10,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-_QUARTILES_TO_DEVIATION: Final = 1.349
+_DEVIATIONS_BETWEEN_QUARTILES: Final = 1.349
 """Distance of the quartiles of a normal distribution, in standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that a detector found.
+    """A fault that a detector found.
 
     Attributes
     ----------
@@ -24,13 +24,13 @@ class Finding:
         ``non_finite``, ``divergence``, ``loss_spike``, ``gradient_spike``, ``zero_gradients``, ``slow_rank``, ``heat``
         or ``stall``.
     step
-        Step at which it was found.
+        Step at which the fault was found.
     since
-        Step of its first sign: the same, or an earlier one.
+        Step at which the fault began: `step` or an earlier one.
     message
         One sentence with the figures.
     value, baseline
-        What was seen, and what is normal; None where there is no such figure.
+        The faulty value and the normal one; None if the kind has no such figure.
     """
 
     kind: str
@@ -42,12 +42,10 @@ class Finding:
 
 
 class Baseline:
-    """Median and spread of the last values.
+    """Median and spread of the most recent values.
 
-    Parameters
-    ----------
-    size
-        Values that are kept.
+    Parameters ---------- size
+        Number of values to keep.
     """
 
     def __init__(self, size: int) -> None:
@@ -59,7 +57,7 @@ class Baseline:
         return len(self._sorted)
 
     def add(self, value: float) -> None:
-        """Take a finite value; the oldest one goes where the window is full."""
+        """Add a finite value; if the window is full, the oldest value is removed."""
         if len(self._recent) == self._size:
             oldest = self._recent.popleft()
             del self._sorted[bisect_left(self._sorted, oldest)]
@@ -68,31 +66,29 @@ class Baseline:
 
     @property
     def median(self) -> float:
-        """The middle value. Raises `IndexError` where there is none."""
+        """The median. Raises `IndexError` without values."""
         return self._sorted[len(self._sorted) // 2]
 
     @property
     def deviation(self) -> float:
-        """Standard deviation as the quartiles have it, which single outliers do not move."""
+        """Standard deviation estimated from the quartiles, which single outliers do not change."""
         count = len(self._sorted)
-        return (self._sorted[(3 * count) // 4] - self._sorted[count // 4]) / _QUARTILES_TO_DEVIATION
+        return (self._sorted[(3 * count) // 4] - self._sorted[count // 4]) / _DEVIATIONS_BETWEEN_QUARTILES
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a value is outside, and when outside values are reported.
+    """When a value is an outlier, and when outliers are reported.
 
-    Attributes
-    ----------
-    deviations, ratio
-        A value is outside if it exceeds the median by more than so many deviations and by more than this part of the
-        median's size.
+    Attributes ---------- deviations, ratio
+        A value is an outlier if it exceeds the median by more than `deviations` standard deviations, and also by more
+        than `ratio` times the absolute median.
     window, warmup
-        Values that the baseline has at most, and at least before anything is judged.
+        Most values of the baseline, and the fewest before any value is checked.
     patience
-        Consecutive values outside that make a level.
+        Consecutive outliers that count as a new level.
     cooldown
-        Steps after a spike in which no other one is reported.
+        Steps after a spike during which no further spike is reported.
     """
 
     deviations: float = 8.0
@@ -104,34 +100,32 @@ class Limits:
 
 
 class LevelDetector:
-    """Finds values far above the last ones: single ones, and a level that stays there.
+    """Finds values far above the recent ones: single spikes, and lasting new levels.
 
-    Parameters
-    ----------
-    name
-        What the value is called in messages.
+    Parameters ---------- name
+        Name of the value in messages.
     spike
-        Kind of finding of a single value.
+        Kind of finding for a spike.
     lasting
-        Kind of finding of a level; empty for none.
+        Kind of finding for a lasting level; empty to report none.
     """
 
     def __init__(self, name: str, spike: str, lasting: str = "", limits: Limits = Limits()) -> None:
         self._name, self._spike, self._lasting, self._limits = name, spike, lasting, limits
-        self._baseline = self._former = Baseline(limits.window)
-        self._outside = 0
+        self._baseline = self._previous_baseline = Baseline(limits.window)
+        self._outliers = 0
         self._since = 0
         self._spiked_at = -limits.cooldown
 
     @property
     def is_suspicious(self) -> bool:
-        """Whether the last value was outside, and may be the beginning of a level that stays."""
-        return self._outside > 0
+        """Whether the last value was an outlier, possibly the first of a lasting level."""
+        return self._outliers > 0
 
     def look(self, step: int, value: float) -> Finding | None:
-        """Take the value of a step; NaN and infinities are `NonFiniteDetector`'s, and ignored here.
+        """Check the value of a step; ignore NaN and infinities, which `NonFiniteDetector` checks.
 
-        A level that stays is reported once, and is what the baseline begins anew with: see `go_back`.
+        A lasting level is reported once. After it a new baseline is started; `go_back` returns to the previous one.
         """
         if not math.isfinite(value):
             return None
@@ -141,26 +135,26 @@ class LevelDetector:
             return None
         median = baseline.median
         if value <= median + max(limits.deviations * baseline.deviation, limits.ratio * abs(median)):
-            self._outside = 0
+            self._outliers = 0
             baseline.add(value)
             return None
-        self._outside += 1
-        if self._outside == 1:
+        self._outliers += 1
+        if self._outliers == 1:
             self._since = step
-        if self._outside == limits.patience:
-            self._outside = 0
-            self._former, self._baseline = baseline, Baseline(limits.window)
+        if self._outliers == limits.patience:
+            self._outliers = 0
+            self._previous_baseline, self._baseline = baseline, Baseline(limits.window)
             if self._lasting:
                 message = f"{self._message(value, median)} for {limits.patience} steps"
                 return Finding(self._lasting, step, self._since, message, value, median)
-        elif self._outside == 1 and not 0 <= step - self._spiked_at < limits.cooldown:  # steps may begin again
+        elif self._outliers == 1 and not 0 <= step - self._spiked_at < limits.cooldown:  # step numbers may start again
             self._spiked_at = step
             return Finding(self._spike, step, step, self._message(value, median), value, median)
         return None
 
     def go_back(self) -> None:
-        """Judge by the level before the last one again: training was rolled back to it."""
-        self._baseline, self._outside = self._former, 0
+        """Return to the baseline before the last level, after training was rolled back."""
+        self._baseline, self._outliers = self._previous_baseline, 0
 
     def _message(self, value: float, median: float) -> str:
         return f"{self._name} is {value:.6g}, where {median:.6g} is normal"
@@ -169,29 +163,25 @@ class LevelDetector:
 class NonFiniteDetector:
     """Finds NaN and infinities.
 
-    Parameters
-    ----------
-    name
-        What the value is called in messages.
+    Parameters ---------- name
+        Name of the value in messages.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def look(self, step: int, value: float) -> Finding | None:
-        """Take the value of a step. Each one that is not finite is a finding: its step must not be trained on."""
+        """Check the value of a step. Every value that is not finite is a finding: the step must be skipped."""
         if math.isfinite(value):
             return None
         return Finding("non_finite", step, step, f"{self._name} is {value}", value)
 
 
 class ZeroDetector:
-    """Finds gradients that are exactly zero for many steps: nothing is learnt any more.
+    """Finds gradients that are exactly zero for many steps, so that the model no longer learns.
 
-    Parameters
-    ----------
-    patience
-        Consecutive zeros that are a finding.
+    Parameters ---------- patience
+        Consecutive zeros that count as a fault.
     """
 
     def __init__(self, patience: int = 20) -> None:
@@ -200,7 +190,7 @@ class ZeroDetector:
         self._since = 0
 
     def look(self, step: int, value: float) -> Finding | None:
-        """Take the value of a step."""
+        """Check the value of a step."""
         if value != 0.0:
             self._count = 0
             return None
@@ -214,14 +204,12 @@ class ZeroDetector:
 
 
 class SlowRankDetector:
-    """Finds out that this rank's own work takes longer than that of the others.
+    """Finds that this rank's own work takes longer than that of the median rank.
 
-    Parameters
-    ----------
-    ratio
-        Its median excess over the median rank.
+    Parameters ---------- ratio
+        Excess over the median rank's time, as a ratio, that counts as slow (median over the window).
     window
-        Steps that are compared.
+        Number of steps to compare.
     """
 
     def __init__(self, ratio: float = 0.1, window: int = 50) -> None:
@@ -230,7 +218,7 @@ class SlowRankDetector:
         self._is_slow = False
 
     def look(self, step: int, own_s: float, median_s: float) -> Finding | None:
-        """Take the time of this rank's own work in a step, and that of the median rank, both in seconds."""
+        """Compare the time of this rank's own work in a step with that of the median rank, both in seconds."""
         if not own_s > 0 or not median_s > 0:
             return None
         self._excesses.add(own_s / median_s - 1)

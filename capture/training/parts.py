@@ -1,4 +1,4 @@
-"""Parts: the objects that a run is composed of, created in order of their dependencies."""
+"""Parts: the objects that a run is composed of, created in the order of their dependencies."""
 
 import sys
 from collections.abc import Callable
@@ -47,12 +47,10 @@ Folder = str | PathLike[str] | None
 
 
 class Watchers:
-    """The watchers of one run, each made when it is first asked for.
+    """The watchers of one run, each created on first use.
 
-    Parameters
-    ----------
-    keep
-        Records a file of ours: `ranklake.capture.assets.artifacts.Artifacts.record_file`.
+    Parameters ---------- keep
+        Records a trace or dump as an artifact: `ranklake.capture.assets.artifacts.Artifacts.record_file`.
     root
         Local spool.
     """
@@ -75,13 +73,13 @@ class Watchers:
         return self._collectives
 
     def profile(self, every: int, folder: Folder, max_bytes: int) -> None:
-        """Profile one step in so many; see `ranklake.capture.Run.profile`."""
+        """Profile one step in `every`; see `ranklake.capture.Run.profile`."""
         with self._sink.guarded("profiling"):
-            kept, is_first = self._folder(folder, "profiles"), self._profiler is None
+            traces, is_first = self._folder(folder, "profiles"), self._profiler is None
             self._profiler = Profiler(
                 *(self._run, self._spans, self._events, self._keep),
                 every=integer(every),
-                folder=kept,
+                folder=traces,
                 max_bytes=integer(max_bytes),
             )
             if is_first:
@@ -90,7 +88,7 @@ class Watchers:
                 progress.on_end += (self._end_profile,)
 
     def flight_recorder(self, timeout_s: float, folder: Folder) -> FlightRecorder | None:
-        """Keep torch's Flight Recorder; see `ranklake.capture.Run.flight_recorder`."""
+        """Save dumps of torch's Flight Recorder; see `ranklake.capture.Run.flight_recorder`."""
         with self._sink.guarded("watching the flight recorder"):
             if self._flight is None:
                 self._flight = FlightRecorder(
@@ -101,12 +99,10 @@ class Watchers:
         return self._flight
 
     def stop(self, failure: str | None) -> None:
-        """Give back what was hooked and record what waits.
+        """Remove all hooks and record pending results.
 
-        Parameters
-        ----------
-        failure
-            What ended the run, if it did not end as it should.
+        Parameters ---------- failure
+            Failure that ended the run; None after a normal end.
         """
         if self._collectives is not None:
             self._collectives.stop()
@@ -117,8 +113,8 @@ class Watchers:
                 self._flight.dump(f"training failed: {failure}")
             self._flight.close()
 
-    def _folder(self, given: Folder, otherwise: str) -> Path:
-        return Path(given) if given is not None else self._root / otherwise
+    def _folder(self, folder: Folder, default: str) -> Path:
+        return Path(folder) if folder is not None else self._root / default
 
     def _begin_profile(self, step: OpenStep) -> None:
         if self._profiler is not None:
@@ -136,10 +132,10 @@ V = TypeVar("V")
 P = ParamSpec("P")
 
 
-def handed_on(name: str, part: str, method: Callable[Concatenate[T, P], V]) -> Callable[Concatenate[Any, P], V]:
-    """Make a method of `Run` that calls a method of one of its parts, such as ``rows.events``.
+def delegate(name: str, part: str, method: Callable[Concatenate[T, P], V]) -> Callable[Concatenate[Any, P], V]:
+    """Return a method of `Run` that calls a method of a part, such as ``rows.events``.
 
-    ``help``, completion and type checkers show the part's parameters and documentation.
+    ``help``, completion and type checkers show the parameters and documentation of the part's method.
     """
     part_of = attrgetter(part)
 
@@ -152,14 +148,12 @@ def handed_on(name: str, part: str, method: Callable[Concatenate[T, P], V]) -> C
 
 
 class RowParts:
-    """Parts of every run: rows of any width, and the listeners of its events.
+    """Parts of every run: those that write rows of variable size.
 
-    Parameters
-    ----------
-    recorder
+    Parameters ---------- recorder
         None for a run that records nothing.
     idle
-        Counts what such a run is given; None where it is the user's wish that nothing is recorded.
+        Counts the rows that a run without a recorder is given; None if the user disabled recording.
     """
 
     def __init__(self, run: RunLike, recorder: "Recorder | None", idle: Gaps | None) -> None:
@@ -183,7 +177,7 @@ class RowParts:
 
 
 class SlotParts:
-    """The parts of a run that records: steps, spans and values, which are written to slots."""
+    """Parts of a run that records: steps, spans and values, which are written to slots."""
 
     def __init__(self, run: RunLike, recorder: "Recorder", rows: RowParts) -> None:
         sink, slots = rows.sink, recorder.slots
@@ -195,7 +189,7 @@ class SlotParts:
         self.scalars = ScalarWriter(
             run, recorder.settings, sink, rows.progress, self.device, recorder.series, slots["scalars"]
         )
-        recorder.misuses.counted = self.scalars.count_misuses
+        recorder.misuses.on_count = self.scalars.count_misuses
         self.meter = Meter(self.scalars, slots["intervals"], slots["histograms"])
         own = OwnNumbers(recorder.own.step_columns) if recorder.own.step_columns else None
         self.values = ValueLog(self.scalars, Mappings(recorder.series, slots["scalars"], slots["rows"]), own)
@@ -206,7 +200,7 @@ class SlotParts:
         )
 
     def after_fork(self) -> None:
-        """In a forked child: what is under way is the parent's."""
+        """In a forked child, drop the steps, waits and values that the parent has begun and will record."""
         self.waits.after_fork()
         self.device.after_fork()
         self.meter.after_fork()
@@ -214,25 +208,25 @@ class SlotParts:
             self.scalars.sampler.after_fork()
 
 
-_EVERY_NS: Final = 10**9
+_INTERVAL_NS: Final = 10**9
 
 
 class DeviceMemory:
-    """Looks at the memory of the device that the process computes on, as steps end."""
+    """Adds the memory of the GPU that this process computes on to rows of steps."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._next_ns = 0
 
     def look(self, step: OpenStep, _: int, is_failed: bool) -> None:
-        """Put the allocator's bytes into a step's row, about once a second."""
-        at = now()
-        if at < self._next_ns or is_failed or not cuda_in_use():
+        """Add the allocator's bytes to a step's row, about once a second. Called when a step ends."""
+        now_ns = now()
+        if now_ns < self._next_ns or is_failed or not cuda_in_use():
             return
-        self._next_ns = at + _EVERY_NS
+        self._next_ns = now_ns + _INTERVAL_NS
         with self._sink.guarded("looking at the device's memory"):
             torch: Any = sys.modules["torch"]
             stats = torch.cuda.memory_stats()
             allocated, reserved = (stats.get(f"{part}_bytes.all.current") for part in ("allocated", "reserved"))
-            if allocated is not None and reserved is not None:  # a user's own allocator may report neither
+            if allocated is not None and reserved is not None:  # a custom allocator may report neither
                 step.put_memory(allocated, reserved)

@@ -1,4 +1,4 @@
-"""Recording: everything that records a run, from start to end: its recorder, threads and identity; facts of a run."""
+"""Recording: the recorder, threads and identity of a run that records; and the public properties of any run."""
 
 import contextlib
 import sys
@@ -14,7 +14,7 @@ from ranklake.capture.provenance.annotations import Summary, Tags
 from ranklake.capture.provenance.launcher import Launch, group_of
 from ranklake.capture.recording.recorder import Recorder
 from ranklake.capture.spool.meta import ENDED
-from ranklake.capture.training.identity import tell_end
+from ranklake.capture.training.identity import announce_end
 from ranklake.capture.training.parts import RowParts, SlotParts
 from ranklake.redaction.known_secrets import learn_settings
 from ranklake.segments.segment import readable_name
@@ -25,46 +25,44 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """How one run is recorded; there is none for a run that records nothing.
+    """Recorder, threads and identity of one run that records.
 
-    Attributes
-    ----------
-    threads
-        Seal and send; None where that is left to others, as in a forked child.
+    Attributes ---------- threads
+        Threads that seal and upload; None if another process does so, as for a forked child.
     identity
-        Finds out which rank of which run this process is.
-    asked
-        What `start` was called with that holds for all ranks.
+        Determines which rank of which run this process is.
+    start_arguments
+        Arguments of `start` that are the same on all ranks.
     """
 
     def __init__(self, run: RunLike, recorder: Recorder, rows: RowParts, slots: SlotParts) -> None:
         self.recorder = recorder
         self.threads: RecorderThreads | None = None
         self.identity: Identity | None = None
-        self.asked: dict[str, Any] = {}
+        self.start_arguments: dict[str, Any] = {}
         self._run, self._rows, self._slots = run, rows, slots
         self._sink, self._lifecycle = rows.sink, rows.lifecycle
 
     @property
     def is_parents(self) -> bool:
-        """Whether it was begun by the process that this one was forked from."""
+        """Whether the parent process started it before this process was forked."""
         return self.recorder.is_worker
 
     @property
     def is_of_another_rank(self) -> bool:
-        """Whether this process was forked from the one that began it, and is a rank by now."""
+        """Whether the parent process started it, and this process has become another rank since the fork."""
         if not self.is_parents:
             return False
         group = group_of()
         return group is not None and group.world_size > 1
 
     def keep(self, threads: "RecorderThreads") -> None:
-        """Have sealing and sending looked after."""
+        """Set the threads that seal and upload."""
         self.threads = threads
         self._lifecycle.hurry = threads.flush_soon
 
     def flush(self, timeout_s: float) -> bool:
-        """Seal and upload what is recorded so far; True if all of it reached the spool in time."""
+        """Seal and upload all rows recorded so far. Return whether all of them reached the spool in time."""
         if self.threads is None or self._sink.is_closed:
             return False
         try:
@@ -76,7 +74,7 @@ class Recording:
             return False
 
     def close(self, timeout_s: float) -> None:
-        """End it: seal everything, upload it for at most so long, leave the rest to recovery. Twice is harmless."""
+        """Seal all rows and upload segments for at most `timeout_s` seconds. A second call does nothing."""
         slots, sink, lifecycle = self._slots, self._sink, self._lifecycle
         if sink.is_closed:
             return
@@ -90,7 +88,7 @@ class Recording:
             slots.waits.leave_all()
             if self.identity is not None:
                 self.identity.close()
-            self._tell_end()
+            self._record_end()
         sink.is_closed = True
         stream = self.recorder.stream
         PREEMPTION.leave(lifecycle)
@@ -100,12 +98,12 @@ class Recording:
             self.recorder.close()
             if self.threads is not None:
                 self.threads.stop(seconds)
-                tell_end(self.recorder, stream, sink.gaps, self._rows.media.kept)
+                announce_end(self.recorder, stream, sink.gaps, self._rows.media.kept)
             elif self.recorder.stream is not None:  # a forked child: its parent seals and uploads
                 self.recorder.gap_notes.flush()
                 self.recorder.stream.close()
 
-    def _tell_end(self) -> None:
+    def _record_end(self) -> None:
         recorder, ending = self.recorder, self._lifecycle.ending
         if recorder.is_worker:
             return
@@ -113,16 +111,16 @@ class Recording:
         recorder.gap_notes.record_events()
         with contextlib.suppress(OSError, RefusedError):
             recorder.note_time()
-        if self._run.rank == 0 and "signal" not in ending:  # what a signal ends has not come to its end
+        if self._run.rank == 0 and "signal" not in ending:  # a run that a signal ends is not complete
             self._rows.events.add("run_end")
         self._rows.events.add("rank_end", **ending)
         with contextlib.suppress(RefusedError):
             recorder.note(ENDED)
 
     def at_exit(self) -> None:
-        """Close at interpreter exit; write down, in a stream of its own, what was refused after an earlier close.
+        """Close at interpreter exit. Rows refused since an earlier close become gaps of a new stream.
 
-        In a child of ``multiprocessing`` an exception may bring the exit, and `sys.exit` in any process; no other hook
+        An exception in a child of ``multiprocessing``, or `sys.exit` in any process, may cause the exit. No other hook
         reports it.
         """
         error = sys.exception() or EXITS.reason(self._lifecycle)
@@ -134,7 +132,7 @@ class Recording:
                 self.threads.report_late()
 
     def reassign(self, launch: Launch) -> bool:
-        """Have what is recorded from here on be another run's or rank's; False where that cannot be done now."""
+        """Assign all later rows to another run or rank; return False if that is not possible now."""
         if self.threads is None or not self.threads.reassign(launch):
             return False
         for callback in self._lifecycle.on_reassigned:
@@ -142,26 +140,26 @@ class Recording:
         return True
 
     def await_config(self) -> None:
-        """Have the run's row wait a while for hyperparameters that a framework brings."""
+        """Delay the row of ``runs`` for hyperparameters that a framework supplies when it begins to train."""
         if self.identity is not None:
             self.identity.await_config()
 
     def configure(self, config: Mapping[str, Any]) -> bool:
-        """Have the run's row say hyperparameters; no credential in them is recorded in clear. False if too late."""
+        """Set the hyperparameters in the row of ``runs``, credentials redacted. Return False if the row is final."""
         learn_settings(to_json(config))
         return bool(self.identity is not None and self.identity.configure(config))
 
     def expects_late_values(self) -> bool:
-        """Whether values are on their way from a device."""
+        """Whether values are being copied from a GPU."""
         return len(self._slots.device) > 0
 
     def note_fork(self) -> None:
-        """In the parent: a child may leave a stream of its own."""
+        """In the parent, after a fork: look for the child's stream from now on."""
         if self.threads is not None:
             self.threads.note_fork()
 
     def after_fork(self) -> None:
-        """In a forked child: no threads, no uploads; blocks that are open began in the parent, which records them."""
+        """In a forked child, drop threads, uploads and open blocks. The parent records the blocks that it began."""
         self.threads = self._lifecycle.hurry = None
         self._slots.after_fork()
         self.recorder.after_fork()
@@ -172,12 +170,10 @@ class Recording:
 
 
 class RunInfo:
-    """What can be read of a run. `ranklake.capture.training.run.Run` adds what can be recorded.
+    """Public properties of a run, its tags and notes. `ranklake.capture.training.run.Run` adds recording.
 
-    Attributes
-    ----------
-    launch
-        Who this process is, as far as it is known.
+    Attributes ---------- launch
+        Run, attempt and rank of this process, as far as they are known.
     rows
         The parts that every run has.
     recording
@@ -195,7 +191,7 @@ class RunInfo:
 
     @property
     def readable_name(self) -> str:
-        """A name for people, made of `name`, such as ``brisk-otter-417``; `rename` gives another."""
+        """A readable name derived from `name`, such as ``brisk-otter-417``; `rename` sets another."""
         return readable_name(self.launch.run)
 
     @property
@@ -205,7 +201,7 @@ class RunInfo:
 
     @property
     def world_size(self) -> int:
-        """Ranks in the run."""
+        """Number of ranks in the run."""
         return self.launch.world_size
 
     @property
@@ -219,14 +215,14 @@ class RunInfo:
         return self.rows.sink.enabled
 
     def gaps(self) -> dict[str, dict[str, int]]:
-        """Return what this process could not record so far: rows by table and reason."""
+        """Return the number of rows that this process could not record so far, by table and reason."""
         counts: dict[str, dict[str, int]] = {}
         for (table, reason), rows in sorted(self.rows.sink.gaps.totals().items()):
             counts.setdefault(table, {})[reason] = rows
         return counts
 
     def rename(self, name: object) -> None:
-        """Give the run a name for people, beside the one by which rows are kept; the last one counts.
+        """Set the run's readable name; the last call counts. The name in stored rows stays the same.
 
         Call it on one rank.
         """
@@ -236,21 +232,21 @@ class RunInfo:
     def tags(self) -> Tags:
         """The run's tags: ``run.tags.add("baseline", stage="ablation")``, ``run.tags.remove("baseline")``.
 
-        Call it on one rank; `ranklake runs --tag` finds them. Tags of artifacts are `tag`'s.
+        Set them on one rank. `ranklake runs --tag` selects runs by tag. The method `tag` is for artifacts.
         """
         return self.rows.annotations.tags
 
     def note(self, text: object) -> None:
-        """Add a note, free text of up to 8,192 characters, redacted as log lines are. Call it on one rank."""
+        """Add a note of up to 8,192 characters, redacted like log lines. Call it on one rank."""
         self.rows.annotations.add("note", value=text)
 
     @property
     def summary(self) -> Summary:
-        """Summary of the run: ``run.summary["best_loss"] = 1.93``. Numbers or texts; set them on one rank."""
+        """Summary of the run: ``run.summary["best_loss"] = 1.93``. Set numbers or texts, on one rank."""
         return self.rows.annotations.summary
 
     def __dir__(self) -> list[str]:
-        """Return what a training script may call, without the parts that the run is made of."""
+        """Return the public names, without the attributes for the run's parts."""
         return sorted(name for name in dir(type(self)) if not name.startswith("_"))
 
     @property
@@ -264,7 +260,7 @@ class RunInfo:
         return f"<run {self.name} ({self.readable_name}), {where}: {self._state}>"
 
     def _repr_html_(self) -> str:
-        """Return the same for a notebook, with what is missing. Names of runs and tables hold no markup."""
+        """Return an HTML table of facts for a notebook. Names of runs and tables contain no markup."""
         missing = ", ".join(f"{sum(rows.values()):,} of {table}" for table, rows in self.gaps().items())
         facts = {
             "run": f"{self.name} ({self.readable_name})",

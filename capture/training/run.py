@@ -1,11 +1,11 @@
 """Run: the interface for training loops.
 
-A run is composed of parts with one job each, see `ranklake.capture.training.parts`; what is here hands on to them.
-Nothing in here raises into training, whatever it is given: what cannot be recorded is counted as a gap, by reason, and
+A run is composed of parts with one job each (`ranklake.capture.training.parts`), and its methods call them. No method
+raises into training, for any argument. A row that cannot be recorded is counted as a gap, by reason, and each reason is
 logged once as a warning by the logger "ranklake".
 
-The calls that a training script may make have their signatures and documentation here, or are `handed_on` with those of
-a part. Who a run is, and what people say of it, is in `ranklake.capture.training.recording`.
+The public methods have their signatures and documentation here, or take them from a part (`delegate`). The identity of
+a run, its tags and its notes are in `ranklake.capture.training.recording`.
 """
 
 import logging
@@ -33,7 +33,7 @@ from ranklake.capture.steps.nothing import NOTHING, NullContext, null_context
 from ranklake.capture.steps.phases import AnyPhase
 from ranklake.capture.steps.step import Step
 from ranklake.capture.steps.waits import Loader
-from ranklake.capture.training.parts import RowParts, SlotParts, handed_on
+from ranklake.capture.training.parts import RowParts, SlotParts, delegate
 from ranklake.capture.training.recording import Recording, RunInfo
 
 if TYPE_CHECKING:
@@ -47,19 +47,17 @@ T = TypeVar("T")
 
 
 class Run(RunInfo):
-    """A training run being recorded by one rank. Made by `start`; see there for the parameters.
+    """A training run, recorded by one rank. `start` creates it and documents the parameters.
 
     Parameters
     ----------
     recorder
         None for a run that records nothing.
     idle
-        Counts what such a run is given; None where it is the user's wish that nothing is recorded.
+        Counts the rows that a run without a recorder is given; None if the user disabled recording.
 
-    Attributes
-    ----------
-    rows, slots, recording
-        The parts that it is composed of; the last two are None for a run that records nothing.
+    Attributes ---------- rows, slots, recording
+        The run's parts; `slots` and `recording` are None for a run that records nothing.
     """
 
     def __init__(self, launch: Launch, recorder: "Recorder | None" = None, idle: Gaps | None = None) -> None:
@@ -73,7 +71,7 @@ class Run(RunInfo):
         if recorder is not None:
             self.slots = SlotParts(self, recorder, self.rows)
             self.recording = Recording(self, recorder, self.rows, self.slots)
-            # Short cuts for what a training loop calls in each step.
+            # Short cuts for the calls of every step.
             self._steps, self._phases = self.slots.steps, self.slots.phases.made
             object.__setattr__(self, "log", self.slots.values.fast)
 
@@ -82,16 +80,14 @@ class Run(RunInfo):
     def step(
         self, n: object = None, *excess: object, tokens: object = None, samples: object = None, **scalars: object
     ) -> Step | NullContext:
-        """Return a context for one training step; its row is written, and survives, when the block ends.
+        """Return a context for one training step. Its row is written when the block ends, and survives a crash then.
 
-        Parameters
-        ----------
-        n
-            Step number as the trainer counts it; by default one more than the last.
+        Parameters ---------- n
+            Step number as the trainer counts it; by default the previous number plus one.
         tokens, samples
-            What this rank trains on in the step; may as well be logged within the step.
+            Tokens and samples that this rank trains on in the step; `log` within the step takes them, too.
         scalars
-            Further values, as if logged in the step.
+            Further values, as for `log`.
         """
         steps = self._steps
         if steps is None:
@@ -113,33 +109,31 @@ class Run(RunInfo):
         microbatch: object = None,
         on_device: bool = False,
     ) -> AnyPhase | NullContext:
-        """Return a context for a part of a step, or for any stretch of time; each passage is recorded as a span.
+        """Return a context for a part of a step, or for any other interval. Each use of it is recorded as a span.
 
-        Within a step ``data``, ``forward``, ``backward``, ``optimizer``, ``collective``, ``checkpoint`` and
-        ``evaluation`` also add to the step's column of that name. Keep the context and enter it repeatedly, from
-        several threads, too: that is the fastest way.
+        Within a step, ``data``, ``forward``, ``backward``, ``optimizer``, ``collective``, ``checkpoint`` and
+        ``evaluation`` also add to the step's column of that name. To be fast, create the context once and enter it
+        repeatedly; several threads may share it.
 
-        Parameters
-        ----------
-        size_bytes
-            Data moved or written, if that is what the phase does.
+        Parameters ---------- size_bytes
+            Bytes that the phase moves or writes.
         microbatch
             Number of the micro-batch within the step.
         on_device
-            Time the CUDA stream as well, without waiting for it: the device's time is a span of its own, and is what
-            the step's column gets. Where CUDA is not in use yet, it makes no difference.
+            Also time the CUDA stream, without waiting for it. The time on the GPU becomes a second span, and the step's
+            column gets it in place of the host's time. No effect before CUDA is in use.
         """
         try:
             if size_bytes is None and microbatch is None and not on_device and not excess:
                 return self._phases[name]
-        except Exception:  # noqa: BLE001, S110 - not made yet, or no name at all: see below
+        except Exception:  # noqa: BLE001, S110 - a new or an invalid name: `find` handles both
             pass
         if self.slots is None:
             return null_context(self._idle, "spans")
         return self.slots.phases.find(name, *excess, size_bytes=size_bytes, microbatch=microbatch, on_device=on_device)
 
     def loader(self, batches: Iterable[T]) -> Iterable[T]:
-        """Return batches whose waits are recorded as phase ``data`` of the step that they feed.
+        """Return an iterable over batches that records each wait for a batch as phase ``data`` of the next step.
 
             for n, batch in enumerate(run.loader(DataLoader(…))):
                 with run.step(n): ...
@@ -147,26 +141,21 @@ class Run(RunInfo):
         Parameters
         ----------
         batches
-            Any iterable. What is returned has its length, attributes and methods.
+            Any iterable. The returned object has its length, attributes and methods.
 
-        Notes
-        -----
-        The wait before a step belongs to the step: `ranklake.capture.steps.waits` says how. It is recorded when
-        the step begins.
+        Notes ----- A wait is recorded when the next step begins; see `ranklake.capture.steps.waits`.
         """
         return Loader(batches, self.slots.waits) if self.slots is not None and self.enabled else batches
 
     def coordinates(self, mesh: object = None, **axes: object) -> None:
-        """Say where in the mesh this rank is: all spans from here on have it in ``dp_rank``, ``pp_rank``, ``tp_rank``.
+        """Set this rank's coordinates in the mesh. Later spans have them in ``dp_rank``, ``pp_rank`` and ``tp_rank``.
 
-        Call it before phases are looked up: handles that there are keep what they had.
+        Call it before `phase`: existing handles keep the previous coordinates.
 
-        Parameters
-        ----------
-        mesh
-            A torch DeviceMesh with names for its axes.
+        Parameters ---------- mesh
+            A torch DeviceMesh with named axes.
         axes
-            ``dp``, ``pp``, ``tp``, ``ep`` or ``cp``, each with the rank's number on it. These win.
+            ``dp``, ``pp``, ``tp``, ``ep`` or ``cp``: the rank's index on that axis. They override `mesh`.
         """
         if self.slots is not None:
             self.slots.spans.locate(mesh, axes)
@@ -177,27 +166,25 @@ class Run(RunInfo):
     def log(
         self, mapping: Mapping[Any, object] | None = None, *excess: object, step: object = None, **scalars: object
     ) -> None:
-        """Record values by name, all at one moment.
+        """Record values by name, all with the same time.
 
-        Within a step, ``loss``, ``lr``, ``grad_norm``, ``tokens`` and ``samples`` go to the step's row; all else
-        becomes metrics.
+        Within a step, ``loss``, ``lr``, ``grad_norm``, ``tokens`` and ``samples`` go to the step's row. All other names
+        become metrics.
 
-        Parameters
-        ----------
-        mapping
-            Names to values, for names that are no identifiers, such as ``"eval/loss"``.
+        Parameters ---------- mapping
+            Names to values, for names that are no Python identifiers, such as ``"eval/loss"``.
         step
-            Step that the values belong to; by default the running one, or between steps the one that ended last.
+            Number of the step that the values belong to; by default the running step, or the last one between steps.
         scalars
             Further names and values.
         """
         if self.slots is not None:
             self.slots.values.fast(mapping, *excess, step=step, **scalars)
-        elif self._idle is not None:  # a run that was never started: counted
+        elif self._idle is not None:  # a run that was not started here: values are counted
             if excess:
                 self.rows.sink.refuse("scalars", BAD_ARGUMENTS, repr_of(excess))
-            given = {**mapping, **scalars} if mapping is not None else scalars
-            self.rows.sink.miss("scalars", len(plainly_named(self.rows.sink, given)))
+            values = {**mapping, **scalars} if mapping is not None else scalars
+            self.rows.sink.miss("scalars", len(plainly_named(self.rows.sink, values)))
 
     def scalar(self, name: object, kind: object = None, unit: object = None, *_: object, keep: object = None) -> Scalar:
         """Return a handle for one metric: the fastest way to record values.
@@ -205,12 +192,12 @@ class Run(RunInfo):
         Parameters
         ----------
         kind
-            ``gauge``, ``counter``, ``delta`` or ``ratio``: how values combine. By default what the registry says of
-            the metric, and gauge if it says nothing.
+            ``gauge``, ``counter``, ``delta`` or ``ratio``: how values combine. By default the registry's kind of the
+            metric, or ``gauge`` if the registry lacks the metric.
         unit
-            What the values are in, in the registry's letters. None stands for what the registry says.
+            Unit of the values, as the registry writes units; by default the registry's unit.
         keep
-            Share of the values to keep, from 0 to 1; by default what the setting ``sampling`` says. See
+            Share of the values to keep, from 0 to 1; by default from the setting ``sampling``. See
             `ranklake.capture.metrics.sampling`.
         """
         if self.slots is None:
@@ -218,12 +205,10 @@ class Run(RunInfo):
         return self.slots.meter.scalar(name, kind, unit, keep)
 
     def counter(self, name: object, *_: object, unit: str | None = None) -> "Counter | NullHandle":
-        """Return a handle that only grows: ``read.add(len(block))`` records the sum so far.
+        """Return a handle for a sum that only grows: ``read.add(len(block))`` records the sum so far.
 
-        Parameters
-        ----------
-        unit
-            What is counted, such as ``By`` for bytes. None stands for what the registry says.
+        Parameters ---------- unit
+            Unit of the sum, such as ``By`` for bytes; by default the registry's unit.
         """
         if self.slots is None:
             return NullHandle(text(name, 80), "scalars", self._idle)
@@ -232,14 +217,12 @@ class Run(RunInfo):
     def aggregate(
         self, name: object, *_: object, every_s: object = 10.0, kind: object = None, unit: object = None
     ) -> "Aggregate | NullHandle":
-        """Return a handle whose values become one row per interval: count, least, greatest, mean, deviation, last.
+        """Return a handle whose values become one row per interval: count, minimum, maximum, mean, deviation, last.
 
-        For what happens too often to keep each value. Each thread that uses the handle has rows of its own.
+        Use it for values that are too frequent to keep each one. Each thread that uses the handle has separate rows.
 
-        Parameters
-        ----------
-        every_s
-            Length of an interval; sealing ends it early, and a row never lacks a value that was added.
+        Parameters ---------- every_s
+            Length of an interval in seconds. Sealing ends an interval early; a row has all values added until then.
         kind, unit
             As for `scalar`.
         """
@@ -250,14 +233,14 @@ class Run(RunInfo):
     def histogram(
         self, name: object, *_: object, every_s: object = 60.0, max_buckets: object = 160, unit: object = None
     ) -> "Distribution | NullHandle":
-        """Return a handle for whole distributions: ``grads.record(array)``; one row of ``distributions`` per interval.
+        """Return a handle for distributions: ``grads.record(array)``. Each interval is one row of ``distributions``.
 
         Parameters
         ----------
         every_s, unit
             As for `aggregate`.
         max_buckets
-            Of each sign, 4 to 160: the resolution is the finest at which the interval's values fit into so many.
+            Buckets per sign, 4 to 160. The finest resolution is used at which the interval's values fit into them.
         """
         if self.slots is None:
             return NullHandle(text(name, 80), "distributions", self._idle)
@@ -265,95 +248,86 @@ class Run(RunInfo):
 
     # ── events, log lines, files ──
 
-    event = handed_on("event", "rows.events", Events.add)
+    event = delegate("event", "rows.events", Events.add)
 
     def record(
         self, table: object = "", mapping: Mapping[Any, object] | None = None, *excess: object, **columns: object
     ) -> None:
-        """Record one row of a table of your own, which an overlay of contracts adds; see docs/overlays.md.
+        """Record one row of your own table, which an overlay of contracts defines; see docs/overlays.md.
 
             run.record("rollouts", reward=0.5, tokens=812, annotator=who)
 
-        Parameters
-        ----------
-        table
-            Its name.
+        Parameters ---------- table
+            Name of the table.
         mapping
-            Columns and values, for columns whose names are those of parameters here.
+            Columns and values, for columns named like a parameter of this method.
         columns
-            Further columns. Run, rank and time come by themselves, and so does the running step, if the table has a
-            column ``step``. Values are converted as the contract says: text is redacted like a log line's, times bear
-            their zone or are seconds since 1970.
+            Further columns. Run, rank and time are added, and the running step if the table has a column ``step``.
+            Values are converted to the contract's types. Text is redacted like log lines. Times have a time zone, or
+            are seconds since 1970.
 
-        A column that the table lacks is reported, and left out. A row is counted as a gap if a value does not fit or a
-        required one is missing, and so is one of a table that no contract has.
+        A column that the table lacks is left out with a warning. A row is counted as a gap if a value does not fit, a
+        required value is missing, or no contract defines the table.
         """
         self.rows.own_tables.add(table, mapping, excess, columns)
 
     def log_handler(
         self, level: int | str = logging.INFO, *, levels: Mapping[str, int | str] | None = None
     ) -> LogHandler:
-        """Return a handler of `logging` that records: ``logging.getLogger().addHandler(run.log_handler())``.
+        """Return a `logging` handler that records lines: ``logging.getLogger().addHandler(run.log_handler())``.
 
-        Parameters
-        ----------
-        level
-            Least level to record. Of what is below INFO a share is kept (the setting ``log_verbose``).
+        Parameters ---------- level
+            Lowest level to record. Of lines below INFO, a share is kept (the setting ``log_verbose``).
         levels
-            Others for some loggers and those below them, such as ``{"urllib3": "ERROR"}``.
+            Levels for some loggers and their children, such as ``{"urllib3": "ERROR"}``.
 
         Raises `ValueError` for a level that `logging` does not know.
         """
         return self.rows.logs.handler(level, levels)
 
     def structlog_processor(self, level: int | str = logging.INFO) -> StructlogProcessor:
-        """Return a processor for structlog that records and hands on; it goes before the renderer.
+        """Return a structlog processor that records each event and returns it unchanged. Put it before the renderer.
 
         Raises `ValueError` for a level that `logging` does not know.
         """
         return self.rows.logs.processor(level)
 
-    dataset = handed_on("dataset", "rows.datasets", Datasets.add)
-    artifact = handed_on("artifact", "rows.artifacts", Artifacts.add)
-    checkpoint = handed_on("checkpoint", "rows.artifacts", Artifacts.checkpoint)
-    media = handed_on("media", "rows.media", Media.add)
-    loading = handed_on("loading", "rows.artifacts.loads", Loads.loading)
-    tag = handed_on("tag", "rows.artifacts", Artifacts.tag)
+    dataset = delegate("dataset", "rows.datasets", Datasets.add)
+    artifact = delegate("artifact", "rows.artifacts", Artifacts.add)
+    checkpoint = delegate("checkpoint", "rows.artifacts", Artifacts.checkpoint)
+    media = delegate("media", "rows.media", Media.add)
+    loading = delegate("loading", "rows.artifacts.loads", Loads.loading)
+    tag = delegate("tag", "rows.artifacts", Artifacts.tag)
 
-    # ── what looks over training's shoulder ──
+    # ── watchers of training ──
 
     def collectives(self, *models: object) -> Collectives | None:
-        """Time collectives from here on, without waiting for any: those of torch.distributed and of models' gradients.
+        """Start timing collectives of torch.distributed and of models' gradients, without waiting for them.
 
-        Parameters
-        ----------
-        models
+        Parameters ---------- models
             Each DistributedDataParallel in them gets a hook that times its all-reduce; see
-            `ranklake.capture.steps.gradients.watch_gradients`. Fully sharded ones (FSDP, ``fully_shard``) call
-            torch.distributed's functions, which are timed for everyone.
+            `ranklake.capture.steps.gradients.watch_gradients`. Fully sharded models (FSDP, ``fully_shard``) call
+            functions of torch.distributed, which are always timed.
 
-        Returns
-        -------
-        What times them, whose ``stop`` ends that; None in a run that records nothing. `close` stops it, too.
+        Returns ------- The watcher of collectives; its ``stop`` ends the timing, and so does `close`. None in a run
+        that records nothing.
         """
         return self.slots.watchers.collectives(models) if self.slots is not None and self.enabled else None
 
     def profile(
         self, every: int = 1000, *, folder: str | PathLike[str] | None = None, max_bytes: int = 1 << 28
     ) -> None:
-        """Run torch.profiler on one step in so many, the same on every rank.
+        """Run torch.profiler on one step in `every`, the same steps on all ranks.
 
-        The traces are kept as artifacts and summed up as spans of the step: compute, communication, overlap, idle. The
-        profiler starts before the step and stops after it, waiting for the GPU then.
+        Traces are kept as artifacts. Spans of the step summarize them: compute, communication, overlap, idle. The
+        profiler starts before the step and stops after it; stopping waits for the GPU.
 
-        Parameters
-        ----------
-        every
-            Steps are drawn by the run's name and their number: a thousand have one on average, not exactly.
+        Parameters ---------- every
+            Steps per profiled step, on average. A hash of the run's name and the step's number selects steps.
         folder
-            Where traces are kept, on a local disk; by default ``profiles`` in the local spool.
+            Folder on a local disk for traces; by default ``profiles`` in the local spool.
         max_bytes
-            A trace that is larger before it is compressed is deleted, and an event says so.
+            Largest trace before compression. A larger one is deleted, and an event reports it.
         """
         if self.slots is not None and self.enabled:
             self.slots.watchers.profile(every, folder, max_bytes)
@@ -361,25 +335,21 @@ class Run(RunInfo):
     def flight_recorder(
         self, timeout_s: float = 300.0, *, folder: str | PathLike[str] | None = None
     ) -> FlightRecorder | None:
-        """Keep torch's Flight Recorder, what collectives each rank has begun and ended, when training hangs or fails.
+        """Save a dump of torch's Flight Recorder, which lists each rank's collectives, when training hangs or fails.
 
-        Parameters
-        ----------
-        timeout_s
-            Training hangs if no step or phase has begun for so long.
+        Parameters ---------- timeout_s
+            Training counts as hung if no step or phase has begun for this time.
         folder
-            Where dumps are kept, on a local disk; by default ``dumps`` in the local spool.
+            Folder on a local disk for dumps; by default ``dumps`` in the local spool.
 
-        Returns
-        -------
-        What keeps them, whose ``dump`` keeps one now; None in a run that records nothing.
+        Returns ------- The recorder of dumps; its ``dump`` saves one immediately. None in a run that records nothing.
         """
         if self.slots is None or not self.enabled:
             return None
         return self.slots.watchers.flight_recorder(timeout_s, folder)
 
     def count_flops(self, *_: object, tokens: object = None) -> FlopCount | NullContext:
-        """Return a context around one real training step whose FLOPs torch counts; see `FlopCount`.
+        """Return a context that counts the FLOPs of one real training step with torch; see `FlopCount`.
 
         Parameters
         ----------
@@ -391,9 +361,10 @@ class Run(RunInfo):
         return FlopCount(self.rows.sink, self.rows.events, self.slots.scalars.add, tokens)
 
     def calibrate_peak(self) -> float | None:
-        """Measure this CPU's peak, record it as device/peak_flops_measured and return it in FLOP/s.
+        """Measure this CPU's peak, record it as device/peak_flops_measured, and return it in FLOP/s.
 
-        None, and nothing is recorded, where a GPU computes or torch is not imported. Takes about two seconds.
+        It takes about two seconds. If a GPU computes or torch is not imported, nothing is recorded, and None is
+        returned.
         """
         if self.slots is None:
             return None
@@ -407,13 +378,14 @@ class Run(RunInfo):
     # ── the end ──
 
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Seal and upload what is recorded so far; True if all of it reached the spool in time."""
+        """Seal and upload all rows recorded so far. Return whether all of them reached the spool in time."""
         return self.recording is not None and self.recording.flush(timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """End the recording: seal everything, upload it for at most `timeout_s`, leave the rest to recovery.
+        """End the recording: seal all rows and upload segments for at most `timeout_s` seconds.
 
-        Closing twice is harmless. What is logged afterwards is counted as a gap.
+        The next run on the node, or its agent, uploads the rest. A second call does nothing. Rows that are recorded
+        later are counted as gaps.
         """
         if self.recording is not None:
             self.recording.close(timeout_s)
@@ -432,15 +404,15 @@ class Run(RunInfo):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a run that records nothing: a checkpoint may hold a trainer that holds a run."""
-        wanted = self.recording is not None or self._idle is not None
-        return (_unpickled_run if wanted else Run), (self.launch,)
+        """Pickle as a run that records nothing: a checkpoint may contain a trainer that refers to a run."""
+        is_enabled = self.recording is not None or self._idle is not None
+        return (_unpickled_run if is_enabled else Run), (self.launch,)
 
 
 def _unpickled_run(launch: Launch) -> Run:
-    """Return a run that was pickled, maybe into another process: what it is given is counted, and reported once."""
+    """Return a run that was unpickled, possibly in another process. Its rows are counted, and reported once."""
     return Run(launch, None, NOWHERE)
 
 
-# What stands in its place in a run that records: `help(run.log)` tells the same.
+# A run that records binds `log` to this method: `help(run.log)` must show the same text.
 ValueLog.log.__doc__ = Run.log.__doc__

@@ -1,4 +1,4 @@
-"""Start: turns arguments and environment into a run, or into one that records nothing; it never raises."""
+"""Start: create a run from arguments and environment. It never raises; on an error the run records nothing."""
 
 import atexit
 import os
@@ -34,7 +34,7 @@ _LARGEST_PATCH: Final = 1 << 17  # a row of `runs` must fit a frame, in which a 
 _runs: "weakref.WeakSet[Run]" = weakref.WeakSet()
 
 
-def start(  # noqa: PLR0913 - one call with named settings is what users want here
+def start(  # noqa: PLR0913 - users set everything in this one call
     job: str | None = None,
     *,
     run: str | None = None,
@@ -56,9 +56,9 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
     mesh: object = None,
     storage_options: Mapping[str, Any] | None = None,
     enabled: bool = True,
-    **settings: Any,  # noqa: ANN401 - whatever users hand over; see CaptureSettings
+    **settings: Any,  # noqa: ANN401 - any value; see CaptureSettings
 ) -> Run:
-    """Begin to record this rank.
+    """Start recording this rank and return its run.
 
     Parameters
     ----------
@@ -66,44 +66,44 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
         Name of the job; several runs may share it. By default the script's, such as ``train`` of ``train.py``, and
         ``job`` in a notebook or ``python -c``.
     run
-        Name of the run, the same on all ranks; by default RANKLAKE_RUN, else what the launcher says (see
+        Name of the run, the same on all ranks; by default RANKLAKE_RUN, else a name from the launcher's variables (see
         `ranklake.capture.provenance.launcher`).
     spool
-        Folder or fsspec URI that segments are uploaded to; by default RANKLAKE_SPOOL, else ``uri`` under ``[spool]``
-        in ``ranklake.toml``. Without one they wait in the local spool for ``ranklake agent``.
+        Folder or fsspec URI that segments are uploaded to; by default RANKLAKE_SPOOL, else ``uri`` under ``[spool]`` in
+        ``ranklake.toml``. Without a spool, segments wait in the local spool for ``ranklake agent``.
     local_dir
         Folder on a local disk; by default RANKLAKE_LOCAL_SPOOL, else ``local`` under ``[spool]``, else
         /var/tmp/ranklake-<uid>.
     rank, world_size, attempt
-        By default as the launcher says; RANKLAKE_ATTEMPT sets the attempt.
+        By default from the launcher; RANKLAKE_ATTEMPT sets the attempt.
     config
-        Hyperparameters: a mapping, what argparse gives, or a dataclass. What looks like a credential is redacted.
+        Hyperparameters: a mapping, an argparse namespace, or a dataclass. Values that look like credentials are
+        redacted.
     labels
-        The user's own.
+        Labels of your own.
     injected
-        What is made wrong on purpose in this run, such as a slowed rank.
+        The fault that is injected into this run on purpose, such as a slowed rank.
     compute_dtype
-        Number format of the matrix products, such as ``bfloat16``: MFU is taken against that peak.
+        Number format of the matrix products, such as ``bfloat16``; MFU uses the peak of this format.
     param_count
         Trainable parameters of the model.
     dp_size, tp_size, pp_size, ep_size, cp_size
-        Sizes of the data-, tensor-, pipeline-, expert- and context-parallel groups; by default as `mesh` has them, or
-        Megatron where it is in use.
+        Sizes of the data-, tensor-, pipeline-, expert- and context-parallel groups; by default from `mesh`, or from
+        Megatron if it is loaded.
     mesh
         The `torch.distributed.device_mesh.DeviceMesh` that the run computes on, with named dimensions.
     storage_options
-        Handed to fsspec for the spool (and ``put``, see `ranklake.capture.recording.upload.Uploader`); by default what
-        ``[storage]`` in ``ranklake.toml`` says.
+        Options for fsspec (and ``put``, see `ranklake.capture.recording.upload.Uploader`); by default ``[storage]`` in
+        ``ranklake.toml``.
     enabled
-        False gives a run that records nothing.
+        False returns a run that records nothing.
     settings
-        Any of `ranklake.capture.common.settings.CaptureSettings` by name, such as ``seal_every_s=30``. They win over
-        the environment and over ``[capture]`` in ``ranklake.toml``.
+        Fields of `ranklake.capture.common.settings.CaptureSettings` by name, such as ``seal_every_s=30``. They override
+        the environment and ``[capture]`` in ``ranklake.toml``.
 
-    Returns
-    -------
-    A run. If this process still records one of the same name, it is the next attempt, and a warning says so. Nothing
-    is raised: if the recording cannot begin, the run records nothing, and a warning says why.
+    Returns ------- A run. If this process still records a run of the same name, the new run is the next attempt, and a
+    warning is logged. Nothing is raised: if recording cannot start, the run records nothing, and a warning gives the
+    reason.
     """
     entered_ns = now()
     job = script_name() if job is None else job
@@ -114,26 +114,27 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
         "storage_options": storage_options, **settings,
     }  # fmt: skip
     gaps = Gaps()
-    given_run = "" if run is None else text(run)
-    launch = Launch(run=clean(given_run or "run"))
+    run_name = "" if run is None else text(run)
+    launch = Launch(run=clean(run_name or "run"))
     if not enabled:
         return Run(launch)
     try:
-        run = launch.run if given_run else None
+        run = launch.run if run_name else None
         learn_secrets(config)
-        trial = find_trial(os.environ, sys._getframe(1))  # noqa: SLF001 - the caller may hold the trial
+        trial = find_trial(os.environ, sys._getframe(1))  # noqa: SLF001 - the caller's frame may have the trial
         name = redacted_name(job, 256)
 
         def find(group: Group | None) -> Launch:
-            given = partial(find_launch, run=run, rank=rank, world_size=world_size, attempt=attempt)
-            return given(name, os.environ, group=group)
+            return find_launch(
+                name, os.environ, group=group, run=run, rank=rank, world_size=world_size, attempt=attempt
+            )
 
         configured = read_spool(os.environ, gaps.warn)
         launch, root = find(group_of()), local_root(local_dir, configured.get("local", ""))
         launch = number_attempt(launch, Claims(root, launch.run), gaps, is_begun=_is_recorded_here(launch, root))
-        chosen = read_settings(settings, os.environ, gaps.warn)
+        capture_settings = read_settings(settings, os.environ, gaps.warn)
         uri = spool_uri(spool, configured.get("uri", ""))
-        recorder = Recorder(root, launch, uri, chosen)
+        recorder = Recorder(root, launch, uri, capture_settings)
         options: dict[str, Any] = gaps.lenient("storage_options", dict, storage_options, {})
         if storage_options is None:
             options = read_storage(uri, os.environ, gaps.warn)
@@ -150,36 +151,38 @@ def start(  # noqa: PLR0913 - one call with named settings is what users want he
         }
 
         def make_run_record(launch: Launch) -> RunRecord:
-            row = run_row(launch, name, declared, chosen)
+            row = run_row(launch, name, declared, capture_settings)
             parameters = trial.parameters if trial is not None else None
-            return RunRecord(recorder.records["runs"], row, min(chosen.patch_bytes, _LARGEST_PATCH), mesh, parameters)
+            return RunRecord(
+                recorder.records["runs"], row, min(capture_settings.patch_bytes, _LARGEST_PATCH), mesh, parameters
+            )
 
-        begun = _begin(recorder, options, entered_ns)
+        new_run = _begin(recorder, options, entered_ns)
     except Exception as error:  # noqa: BLE001 - telemetry never raises into training
         gaps.warn("start", f"nothing is recorded: {type(error).__name__}: {error}")
         return Run(launch, None, gaps)
     if launch.warning:
         gaps.warn("launch", launch.warning)
-    asked = text(given_run or os.environ.get("RANKLAKE_RUN", ""), 512)
+    asked = text(run_name or os.environ.get("RANKLAKE_RUN", ""), 512)
     if asked and clean(asked) != asked:
         kept = "letters, digits, '.', '_' and '-', and nothing that looks like a credential"
-        begun.rows.sink.misuse("run", f"run {text(asked, 200)!r} is recorded as {clean(asked)!r}: a name has {kept}")
+        new_run.rows.sink.misuse("run", f"run {text(asked, 200)!r} is recorded as {clean(asked)!r}: a name has {kept}")
     missing = missing_package(uri)
     if missing:
-        gaps.warn("spool", f"nothing can be sent to {redact_uri(uri)}: {missing}; it waits in {recorder.root}")
-    recording = begun.recording
+        gaps.warn("spool", f"nothing can be sent to {redact_uri(uri)}: {missing}; segments wait in {recorder.root}")
+    recording = new_run.recording
     assert recording is not None
-    recording.asked = {name: value for name, value in shared.items() if value is not None}
-    recording.identity = Identity(begun, recorder, find, make_run_record, recording.reassign)
-    with begun.rows.sink.recording("events"):
+    recording.start_arguments = {name: value for name, value in shared.items() if value is not None}
+    recording.identity = Identity(new_run, recorder, find, make_run_record, recording.reassign)
+    with new_run.rows.sink.recording("events"):
         recording.identity.begin()
-    if asked not in {"", clean(asked)} and redact_names(asked) == asked and begun.rank == begun.attempt == 0:
-        begun.rename(asked)  # the name for people is the one that they gave
-    return begun
+    if asked not in {"", clean(asked)} and redact_names(asked) == asked and new_run.rank == new_run.attempt == 0:
+        new_run.rename(asked)  # the readable name is the name that the user gave
+    return new_run
 
 
 def _is_recorded_here(launch: Launch, root: Path) -> bool:
-    """Whether this process records that rank of the run still, as where a notebook's cell is run again."""
+    """Whether this process still records that rank of the run, such as when a notebook cell is run again."""
     own = [run for run in list(_runs) if run.enabled and (run.name, run.rank) == (launch.run, launch.rank)]
     recordings = (run.recording for run in own)
     return any(
@@ -189,15 +192,15 @@ def _is_recorded_here(launch: Launch, root: Path) -> bool:
 
 
 def _begin(recorder: Recorder, storage_options: dict[str, Any], entered_ns: int) -> Run:
-    """Open the stream and start the threads."""
-    # pyarrow and fsspec: not before something is recorded
+    """Open the stream, start the threads, and return the run."""
+    # These import pyarrow and fsspec, which are loaded only once a run records.
     from ranklake.capture.recording.threads import RecorderThreads
     from ranklake.capture.samplers import inprocess
     from ranklake.capture.samplers.sample import SampleWriter
 
     try:
         recorder.require()
-    except RefusedError as refused:  # it may be there later; until then each row is counted
+    except RefusedError as refused:  # it may become usable later; until then each row is counted as a gap
         recorder.gaps.warn("start", f"the local spool cannot be used yet: {refused.reason} ({refused.detail})")
     run = Run(recorder.launch, recorder)
     rows, slots, recording = run.rows, run.slots, run.recording
@@ -215,7 +218,9 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any], entered_ns: int)
     _runs.add(run)
     atexit.register(recording.at_exit)
     util = sys.modules.get("multiprocessing.util")
-    if util is not None and spawner() is not None:  # a forked one of its children ends without the others being called
+    if (
+        util is not None and spawner() is not None
+    ):  # a forked child process of it calls only these finalizers when it ends
         util.Finalize(None, recording.at_exit, exitpriority=1)
     FAILURES.watch(lifecycle)
     EXITS.watch(lifecycle)
@@ -244,7 +249,7 @@ def _begin(recorder: Recorder, storage_options: dict[str, Any], entered_ns: int)
 
 
 def running() -> Run | None:
-    """Return a run of this process that records; None if there is none."""
+    """Return a run that this process records; None if there is none."""
     return next((run for run in list(_runs) if run.enabled), None)
 
 
@@ -254,7 +259,7 @@ def _after_fork_in_child() -> None:
         try:
             if run.recording is not None:
                 run.recording.after_fork()
-        except Exception as error:  # noqa: BLE001 - the next run's turn must come
+        except Exception as error:  # noqa: BLE001 - the other runs must be handled, too
             LOGGER.warning("ranklake: after a fork: %s", error)
 
 

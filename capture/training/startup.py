@@ -1,12 +1,12 @@
 """Startup: the time from a process's start to the end of its first step, by part, as spans ``init/<part>``.
 
-    init/before_capture   from the process's start to the call of `start`: interpreter, imports, what the script did
-    init/capture          the call itself
-    init/<part>           from there on: what the thread that called `start` does, sampled by a thread of its own
+    init/before_capture   from the process's start to the call of `start`: interpreter, imports, the script's own work
+    init/capture          the call of `start`
+    init/<part>           after the call: what the thread that called `start` does, sampled by another thread
 
-A sample is the part of the thread's innermost frame that `part_of` knows. The time since the previous sample counts for
-that part; consecutive samples of one part make one span of stream ``sampled``. Sampling ends with the first step, and
-costs training nothing afterwards.
+A sample is the part (`part_of`) that the thread is in. The time since the previous sample counts for that part.
+Consecutive samples of the same part become one span of stream ``sampled``. Sampling ends with the first step and costs
+nothing afterwards.
 """
 
 import builtins
@@ -28,7 +28,7 @@ from ranklake.capture.steps.spans import Spans
 
 PREFIX: Final = "init/"
 SCRIPT: Final = "script"
-"""Part of code that is not in `_PARTS`, once `_MOST_NAMES` functions of the user have become parts."""
+"""Part of all other code, after `_MOST_NAMES` functions of the user have become parts."""
 
 _SECOND_NS: Final = 10**9
 _LONGEST_NS: Final = 23 * 3600 * _SECOND_NS
@@ -41,7 +41,7 @@ _LONGEST_SPAN_NS: Final = 10 * _SECOND_NS
 _GIVE_UP_NS: Final = 3600 * _SECOND_NS
 _MOST_NAMES: Final = 16
 _FIRST_ID: Final = 1 << 48
-"""First span id of a start. Ids from `Progress` would count as progress of training, and a start may hang."""
+"""First span id of a start. Ids from `Progress` would count as progress of training and hide a start that hangs."""
 
 _COLLECTIVES: Final = "/torch/distributed/distributed_c10d.py"
 _PARTS: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
@@ -78,14 +78,14 @@ _PARTS: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("/deepspeed/runtime/engine.py", ("__init__",), "model"),
     (_COLLECTIVES, ("init_process_group", "_new_process_group_helper", "new_group", "barrier"), "distributed"),
 )
-"""Parts by what a file's path contains and, where given, the function's name."""
+"""A fragment of a file's path, function names (empty: all functions), and the part that they belong to."""
 
 _first_run_pid: int = 0
-"""Process whose first run has begun: only that run gets the time before it."""
+"""Process whose first run has started: only the first run of a process records the time before `start`."""
 
 
 class Startup:
-    """Records what the calling thread does until its first step has ended.
+    """Records the parts of a start, from the calling thread's stack, until its first step has ended.
 
     Parameters
     ----------
@@ -103,17 +103,17 @@ class Startup:
         self._thread = threading.Thread(target=self._watch, name="ranklake-startup", daemon=True)
 
     def begin(self) -> None:
-        """Record the time before this call, and start sampling. Raises `RuntimeError` if no thread can be started."""
-        begun_ns = process_start_ns()
-        if begun_ns is not None:
-            self._write("before_capture", begun_ns, self._entered_ns, None)
-        self._first_ns = self._entered_ns if begun_ns is None else begun_ns
+        """Record the time before this call and start sampling. Raises `RuntimeError` if no thread can be started."""
+        started_ns = process_start_ns()
+        if started_ns is not None:
+            self._write("before_capture", started_ns, self._entered_ns, None)
+        self._first_ns = self._entered_ns if started_ns is None else started_ns
         self._sampling_from_ns = now()
         self._write("capture", self._entered_ns, self._sampling_from_ns, None)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop sampling. The last span is written when this returns, unless the thread takes longer than a second."""
+        """Stop sampling; wait up to a second for the thread, which writes the last span."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(1.0)
@@ -137,7 +137,7 @@ class Startup:
             self._write(part, begin_ns, end_ns, "sampled")
 
     def _pause_s(self, end_ns: int, spans: int) -> float:
-        """Seconds to the next sample: a two-hundredth of the start so far; longer where parts change all the time."""
+        """Seconds to the next sample: a two-hundredth of the start so far; longer if parts change often."""
         share_s = (end_ns - self._first_ns) / _SECOND_NS / _PAUSES_PER_START
         return max(_LEAST_PAUSE_S * 2.0 ** (spans // _SPANS_PER_DOUBLING), min(share_s, _MOST_PAUSE_S))
 
@@ -149,11 +149,11 @@ class Startup:
         return has_stepped or self._stopped.is_set() or end_ns - self._first_ns > _GIVE_UP_NS
 
     def _part_now(self) -> str:
-        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - the documented way to see other threads
+        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - documented for looking at other threads
         part = part_of(frame) if frame is not None else ""
         is_named = ":" not in part and part != SCRIPT
         if not is_named and self._progress.current is not None:
-            return ""  # the step's own work
+            return ""  # the work of the running step
         if not is_named and part not in self._names:
             if len(self._names) >= _MOST_NAMES:
                 return SCRIPT
@@ -168,12 +168,12 @@ class Startup:
 
 
 def process_start_ns() -> int | None:
-    """Return when this process started, on the monotonic clock; None where that says nothing about the run.
+    """Return when this process started, on the monotonic clock; None if the run did not start with the process.
 
-    That is so in a notebook, in a pool's worker process or thread that waited for work, for a process's second run, and
-    where the system does not report it.
+    None in a notebook, in a pool's worker process or thread, for the second run of a process, and if the system does
+    not report the start.
     """
-    global _first_run_pid  # noqa: PLW0603 - one per process
+    global _first_run_pid  # noqa: PLW0603 - state of the process
     pid = os.getpid()
     if _first_run_pid == pid:
         return None
@@ -192,8 +192,8 @@ def process_start_ns() -> int | None:
 def part_of(frame: FrameType | None) -> str:
     """Return the part of a start that a thread is in, by its innermost frame with an entry in `_PARTS`.
 
-    Without such a frame it is ``distributed`` for a collective, else the innermost function outside the standard
-    library and installed packages, such as ``data.py:Corpus.tokenize``; `SCRIPT` if there is none.
+    Without such a frame the part is ``distributed`` for a collective. Otherwise it is the innermost function outside
+    the standard library and installed packages, such as ``data.py:Corpus.tokenize``; `SCRIPT` if there is none.
     """
     own, is_collective = "", False
     while frame is not None:
@@ -218,6 +218,6 @@ def _part_of_code(file: str, function: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_own(file: str) -> bool:
-    """Whether a file is the user's."""
+    """Whether a file belongs to neither the standard library nor an installed package nor ranklake."""
     libraries = (str(Path(os.__file__).parent), str(Path(__file__).parents[2]), "<")
     return not file.startswith(libraries) and "/site-packages/" not in file and "/dist-packages/" not in file

@@ -100,7 +100,8 @@ def test_rank_0_says_where_it_goes_and_what_it_did(tmp_path, rank, announce):
         assert done.stderr == ""
         return
     start, end = done.stderr.splitlines()
-    assert start == f"ranklake: run r ({readable_name('r')}) is recorded to {tmp_path}/spool; look: ranklake watch r"
+    recorded_to = f"run r ({readable_name('r')}) is recorded to {tmp_path}/spool"
+    assert start == f"ranklake: {recorded_to}; to look at it: ranklake watch r"
     recorded = sum(len(rows(tmp_path / "spool", table)) for table in ("steps", "spans", "events", "runs", "ranks"))
     assert f"run r ended: rank 0 recorded {recorded:,} rows, 0 not sent yet, 0 lost" in end
 

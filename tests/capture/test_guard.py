@@ -227,7 +227,7 @@ def test_steps_that_begin_anew_are_judged_as_others():
     ("rules", "message"),
     [
         ({"divergence": ["skip"]}, "no rule divergence=['skip']"),
-        ({"stall_s": 0}, "stall_s=0 is no time; write seconds"),
+        ({"stall_s": 0}, "stall_s=0 must be a number of seconds above 0"),
         ({"stall_s": math.nan}, "stall_s=nan is no time"),
     ],
 )
