@@ -1,7 +1,7 @@
-"""Arrays: numpy and text as Arrow arrays, buffer by buffer.
+"""Arrays: create Arrow arrays from numpy arrays and texts, buffer by buffer.
 
-`pyarrow.array` imports pandas wherever it is installed, to see whether it was handed a series: half a second and sixty
-megabytes in the training process, for nothing.
+`pyarrow.array` imports pandas, if it is installed, to check its argument's type. In the training process that would
+cost half a second and 60 MB.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ _NUMPY = {
 
 
 def numbers(values: Array, to: pa.DataType, absent: Array | None = None) -> pa.Array:
-    """Return numbers (or times, given in their unit) as an array of the type, NULL where `absent` is true."""
+    """Return numbers, or times in the type's unit, as an array of a type; NULL where `absent` is true."""
     dtype = _NUMPY.get(to, np.int64)
     data = np.ascontiguousarray(values, dtype)
     return pa.Array.from_buffers(to, len(data), [_validity(absent), pa.py_buffer(data)])
 
 
 def texts(values: Sequence[str | None]) -> pa.Array:
-    """Return texts as an array."""
+    """Return texts as an array; None becomes NULL."""
     raw = [b"" if value is None else value.encode() for value in values]
     offsets = np.zeros(len(raw) + 1, np.int32)
     np.cumsum([len(text) for text in raw], out=offsets[1:])
@@ -46,7 +46,7 @@ def take_texts(codes: Array, of: Sequence[str | None], absent: Array | None = No
 
 
 def list_array(values: Array, lengths: Array) -> pa.Array:
-    """Return the first ``lengths[i]`` whole numbers of each row i of `values` as an array of lists."""
+    """Return an array of lists: of each row i of `values`, the first ``lengths[i]`` integers."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     flat = values[np.arange(values.shape[1])[None, :] < lengths[:, None]]
@@ -55,14 +55,17 @@ def list_array(values: Array, lengths: Array) -> pa.Array:
 
 
 def truths(values: Sequence[bool | None] | Array) -> pa.Array:
-    """Return booleans as an array."""
+    """Return booleans as an array; None becomes NULL."""
     bits = np.packbits(np.array([bool(value) for value in values], bool), bitorder="little")
     absent = np.array([value is None for value in values], bool)
     return pa.Array.from_buffers(pa.bool_(), len(values), [_validity(absent), pa.py_buffer(bits)])
 
 
 def to_array(values: Sequence[Any], to: pa.DataType) -> pa.Array:
-    """Return Python values as an array. Raises `TypeError`, `ValueError`, `OverflowError` if one does not fit."""
+    """Return Python values as an array of a type.
+
+    Raises `TypeError`, `ValueError` or `OverflowError` if a value does not fit the type.
+    """
     absent = np.array([value is None for value in values], bool)
     if pa.types.is_string(to):
         return texts([_check_type(value, str) for value in values])
@@ -78,7 +81,7 @@ def to_array(values: Sequence[Any], to: pa.DataType) -> pa.Array:
 
 
 def _list_column(values: Sequence[list[int] | None], absent: Array) -> pa.Array:
-    """Return lists of whole numbers as an array."""
+    """Return lists of integers as an array."""
     flat = [_check_type(item, int) for value in values for item in value or ()]
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum([len(value or ()) for value in values], out=offsets[1:])

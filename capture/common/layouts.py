@@ -1,11 +1,11 @@
-"""Layouts: what one fixed-width slot of each lane holds.
+"""Layouts: the fields of a fixed-width slot, for each lane.
 
-The commit word ``mark`` is the last field of every layout and is written by the same `pack_into` call as the rest.
-That call stores its fields in order, through a function pointer each, and a killed process's stores reach the page
-cache in program order: a slot with its mark is whole. (Power failure is another matter: pages reach the disk in any
-order, hence the checks when sealing.)
+The commit word ``mark`` is the last field of every layout. One `pack_into` call writes all fields in order, through one
+function pointer per field, and the stores of a killed process reach the page cache in program order. So a slot with its
+mark is complete. After a power failure this does not hold, because pages reach the disk in any order; sealing checks
+for it.
 
-A layout never changes once released: another shape is another lane name, so that old files stay readable.
+A released layout never changes. A different layout gets a new lane name, so that old files stay readable.
 """
 
 import struct
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 MARK: Final = 0x6C6B6E72
-ABSENT: Final = -(1 << 63)  # an integer that is not known; NULL when sealed
-ROW_WIDTH: Final = 16  # values of one `rows` slot; a wider mapping takes several
+ABSENT: Final = -(1 << 63)  # an unknown integer; NULL when sealed
+ROW_WIDTH: Final = 16  # values of one `rows` slot; a larger mapping takes several slots
 
 _NUMPY: Final = {"q": "<i8", "d": "<f8", "I": "<u4", "i": "<i4"}
 
@@ -28,16 +28,14 @@ _NUMPY: Final = {"q": "<i8", "d": "<f8", "I": "<u4", "i": "<i4"}
 class Layout:
     """Fields of one slot, little-endian, without padding between them.
 
-    Attributes
-    ----------
-    lane
-        Names the slot files.
+    Attributes ---------- lane
+        First part of the slot files' names.
     table
-        Where the rows go.
+        Table of the rows.
     fields
         Pairs of name and `struct` code; ``16d`` is an array.
     file_bytes
-        Size of a slot file: what is sealed at the latest.
+        Size of a slot file. A full file is sealed.
     """
 
     lane: str
@@ -52,22 +50,22 @@ class Layout:
 
     @property
     def slot_bytes(self) -> int:
-        """Size of a slot."""
+        """Size of a slot in bytes."""
         return self.packer.size
 
     @property
     def is_rewritten(self) -> bool:
-        """Whether slots are written again and again; they hold two copies of their state then."""
+        """Whether slots are overwritten repeatedly. Such slots have two copies of their state."""
         return any(name == "a_sequence" for name, _ in self.fields)
 
     def offset(self, name: str) -> int:
-        """Return where a field begins in its slot, in bytes."""
-        at = [field for field, _ in self.fields].index(name)
-        return struct.calcsize("<" + "".join(code for _, code in self.fields[:at]))
+        """Return the offset of a field in its slot, in bytes."""
+        index = [field for field, _ in self.fields].index(name)
+        return struct.calcsize("<" + "".join(code for _, code in self.fields[:index]))
 
     def dtype(self) -> "np.dtype[np.void]":
-        """Return the numpy structure of a slot."""
-        import numpy as np  # recording needs no numpy, sealing has it already
+        """Return the numpy dtype of a slot."""
+        import numpy as np  # not at the top: recording must not import numpy; sealing has already
 
         return np.dtype(
             [
@@ -94,7 +92,7 @@ STEPS: Final = Layout(
         ("lr", "d"),
         ("memory_allocated_bytes", "q"),
         ("memory_reserved_bytes", "q"),
-        ("present", "I"),  # bit 0 loss, 1 grad_norm, 2 lr: a float has no value to spare for "not there"
+        ("present", "I"),  # bit 0 loss, 1 grad_norm, 2 lr: no float value can mean "missing"
         ("mark", "I"),
     ),
     1 << 19,
@@ -102,14 +100,14 @@ STEPS: Final = Layout(
 STEP_FLOATS: Final = ("loss", "grad_norm", "lr")
 
 OWN_WIDTH: Final = 32
-"""Numbers that an overlay may add to a step's row."""
+"""Most numbers that an overlay may add to a step's row."""
 OWN_STEPS: Final = Layout(
     "own_steps",
     "steps",
     (*STEPS.fields[:-1], ("own", f"{OWN_WIDTH}d"), ("own_present", "I"), ("mark", "I")),
     1 << 20,
 )
-"""Steps with numbers that an overlay adds, in the order that meta.frames says; begins as `STEPS` does."""
+"""Steps with the numbers that an overlay adds, in the order given in meta.frames. The first fields are `STEPS`'."""
 
 SCALARS: Final = Layout(
     "scalars",
@@ -136,7 +134,7 @@ SPANS: Final = Layout(
         ("parent_id", "q"),
         ("bytes", "q"),
         ("microbatch", "i"),  # -1 for none
-        ("sequence", "I"),  # one more than the collective's number in its group, modulo 2^32; 0 for none
+        ("sequence", "I"),  # number of the collective in its group, plus 1, modulo 2^32; 0 for none
         ("name", "I"),
         ("mark", "I"),
     ),
@@ -147,7 +145,7 @@ INTERVAL_STATE: Final = (
     ("end_ns", "q"),
     ("step", "q"),
     ("count", "q"),  # all values
-    ("finite", "q"),  # those that the figures below are of
+    ("finite", "q"),  # finite values; the statistics below are of these
     ("min", "d"),
     ("max", "d"),
     ("mean", "d"),
@@ -156,7 +154,7 @@ INTERVAL_STATE: Final = (
     ("sequence", "q"),
 )
 
-BUCKETS: Final = 160  # of each sign in a `histograms` slot; OpenTelemetry's default, too
+BUCKETS: Final = 160  # buckets per sign in a `histograms` slot, as in OpenTelemetry's default
 
 HISTOGRAM_STATE: Final = (
     ("end_ns", "q"),
@@ -178,7 +176,7 @@ HISTOGRAM_STATE: Final = (
 
 
 def _duplicated_fields(state: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Return the fields of a state that a slot holds in two copies; the one with the higher sequence number counts."""
+    """Return the fields of two copies of a state. The copy with the higher sequence number is the current one."""
     return tuple((f"{copy}_{name}", code) for copy in "ab" for name, code in state)
 
 
@@ -212,21 +210,21 @@ FRAME_LANES: Final = (
     "jobs",
     "pools",
 )
-"""Tables whose rows are too wide, too few or too various for slots."""
+"""Tables whose rows are too wide, too few or too different in size for slots."""
 WRITTEN: Final = "_written"
-"""Behind a lane's name: its files are not mapped, but written record by record: `ranklake.capture.lanes.written`."""
-_EVERY: Final = SLOT_LANES | {OWN_STEPS.lane: OWN_STEPS}
-LAYOUT_OF_LANE: Final = _EVERY | {name + WRITTEN: layout for name, layout in _EVERY.items()}
+"""Suffix of a lane whose files are written record by record instead of mapped: `ranklake.capture.lanes.written`."""
+_ALL_SLOT_LANES: Final = SLOT_LANES | {OWN_STEPS.lane: OWN_STEPS}
+LAYOUT_OF_LANE: Final = _ALL_SLOT_LANES | {name + WRITTEN: layout for name, layout in _ALL_SLOT_LANES.items()}
 
 
 def table_of(lane: str) -> str:
-    """Return the table that a lane's rows belong to; a lane of frames has its table's name."""
+    """Return the table of a lane's rows. A lane of frames is named after its table."""
     layout = LAYOUT_OF_LANE.get(lane)
     return lane if layout is None else layout.table
 
 
 def row_packer(width: int) -> struct.Struct:
-    """Return the packer of a `rows` slot that holds `width` values: the fields of `ROWS`, the spare values skipped."""
+    """Return the packer of a `rows` slot with `width` values: the fields of `ROWS`, unused values skipped."""
     return struct.Struct(f"<qq{width}d{8 * (ROW_WIDTH - width)}xII")
 
 
@@ -235,7 +233,7 @@ STEP_NAMES: Final = {
     **{name: name for name in (*STEP_FLOATS, *STEP_COUNTS)},
     **{f"train/{name}": name for name in STEP_FLOATS},
 }
-"""Columns of ``steps`` by the names that `run.log` takes for them."""
+"""Columns of ``steps``, by the names under which `run.log` accepts them."""
 
 METRIC_OF: Final = {name: f"train/{name}" for name in (*STEP_FLOATS, *STEP_COUNTS)}
-"""The same values as metrics, for when no step is running."""
+"""Names of the same values as metrics, used when no step is running."""

@@ -1,4 +1,4 @@
-"""Monotonic: the clock that all rows are stamped with, in ns; `ranklake.capture.spool.clock` ties it to wall time."""
+"""Monotonic: the clock of all rows' times, in ns. `ranklake.capture.spool.clock` converts its times to wall time."""
 
 import time
 from typing import Final

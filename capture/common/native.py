@@ -1,7 +1,7 @@
-"""Native: the hot path in C if it was built (see `ranklake.capture.build`), else none.
+"""Native: loads the hot path in C if it was built (see `ranklake.capture.build`).
 
-``RANKLAKE_NATIVE=0`` leaves it out, ``RANKLAKE_NATIVE=1`` warns if there is none. One that was built from another
-source, or for an interpreter with a GIL while this one has none, is left out, too.
+``RANKLAKE_NATIVE=0`` disables it; ``RANKLAKE_NATIVE=1`` warns if it is missing. A build from another version of the
+source is not loaded, nor is any build by an interpreter without a GIL.
 """
 
 import hashlib
@@ -19,12 +19,12 @@ SOURCE: Final = Path(__file__).with_name("native.c")
 
 
 def digest() -> str:
-    """Return the SHA-256 of the source, which a build carries, so that one of another version is not loaded."""
+    """Return the SHA-256 of the C source. A build contains the digest of its source, and `load` compares both."""
     return hashlib.sha256(SOURCE.read_bytes()).hexdigest()
 
 
 def load() -> Any | None:  # noqa: ANN401 - a module without stubs
-    """Return the compiled module; None if there is none that fits. Never raises."""
+    """Return the compiled module; None if it is missing, disabled or of another version. Never raises."""
     if os.environ.get(VARIABLE) == "0" or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None
     try:

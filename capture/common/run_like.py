@@ -4,7 +4,7 @@ from typing import Protocol
 
 
 class RunLike(Protocol):
-    """Who this process is, which may be known late, and how to end its recording."""
+    """Run, attempt and rank of this process, which may change while it records, and a way to end the recording."""
 
     @property
     def name(self) -> str:
@@ -20,7 +20,7 @@ class RunLike(Protocol):
 
     @property
     def world_size(self) -> int:
-        """Ranks in the run."""
+        """Number of ranks in the run."""
 
     def close(self, timeout_s: float = 10.0) -> None:
         """End the recording."""

@@ -1,4 +1,4 @@
-"""Values: converts users' values to plain numbers and texts that can be recorded."""
+"""Values: convert users' values to plain numbers and texts that can be recorded."""
 
 import dataclasses
 import json
@@ -14,15 +14,15 @@ from ranklake.redaction.redact import redact, redact_names
 PLAIN: Final = frozenset({float, int, bool})
 """Types whose conversion to a number runs no foreign code."""
 
-ABSURDLY_LONG: Final = 1 << 16
+MOST_TEXT_CHARACTERS: Final = 1 << 16
 _CUT: Final = " […]"
 _LEFT_OUT: Final = "more than is kept"
-_LEAST: Final = 16
-_LOOKED_AT: Final = 4096
-_ITEM_CHARACTERS: Final = 8
+_FEWEST_CHARACTERS: Final = 16
+_EXTRA_CHARACTERS: Final = 4096
+_CHARACTERS_PER_ITEM: Final = 8
 MOST_ITEMS: Final = 2048
 MOST_CHARACTERS: Final = 1 << 17
-"""Of one value; so much takes 20 ms to convert, redact and write."""
+"""Most characters of one value; converting, redacting and writing this many takes 20 ms."""
 
 
 class BadValueError(Exception):
@@ -30,26 +30,24 @@ class BadValueError(Exception):
 
 
 class DeviceValueError(Exception):
-    """A number that is still on its device; reading it here would make training wait."""
+    """A number in the memory of a GPU; reading it would make training wait."""
 
 
 _plain_float: Final[Callable[[Any], float]] = float.__pos__
 _plain_int: Final[Callable[[Any], int]] = int.__pos__
-"""The plain number in an instance of a subclass, whose own code is not asked."""
+"""Return the plain number in an instance of a subclass, without calling the subclass's code."""
 
 
 def number(value: object) -> float:
-    """Return a number as a float; NaN and infinities pass.
+    """Return a number as a float, including NaN and infinities.
 
-    Takes bool, int, float, numpy and torch scalars of every real dtype (also arrays and tensors of one element),
-    Decimal, Fraction.
+    Accepts bool, int, float, Decimal, Fraction, and numpy and torch scalars of every real dtype, also as arrays and
+    tensors of one element.
 
-    Raises
-    ------
-    BadValueError
-        Text, complex numbers, None, several values, or an integer beyond the range of a double.
+    Raises ------ BadValueError
+        The value is text, complex, None, or has several elements, or is an integer outside the range of a double.
     DeviceValueError
-        A tensor that is not in main memory.
+        The value is a tensor outside main memory.
     """
     kind = type(value)
     if issubclass(kind, float):
@@ -57,8 +55,8 @@ def number(value: object) -> float:
     if issubclass(kind, int):
         return _float(_plain_int(value))
     try:
-        where = getattr(value, "device", None)
-        device = text(getattr(where, "type", None) or getattr(where, "platform", "cpu"))  # torch's word, jax's word
+        place = getattr(value, "device", None)
+        device = text(getattr(place, "type", None) or getattr(place, "platform", "cpu"))  # torch has type, jax platform
         if device == "cpu":
             item = getattr(value, "item", None)
             value = value if item is None else item()
@@ -72,7 +70,7 @@ def number(value: object) -> float:
     raise BadValueError(type(value).__name__)
 
 
-def _float(value: Any) -> float:  # noqa: ANN401 - anything that float() takes
+def _float(value: Any) -> float:  # noqa: ANN401 - any argument of float()
     try:
         return float(value)
     except Exception as error:
@@ -80,7 +78,7 @@ def _float(value: Any) -> float:  # noqa: ANN401 - anything that float() takes
 
 
 def integer(value: object) -> int:
-    """Return a whole number that fits 63 bits and a sign. Raises what `number` raises."""
+    """Return a whole number of at most 63 bits and a sign. Raises the errors of `number`."""
     whole = _plain_int(value) if issubclass(type(value), int) else _whole_number(value)
     if not -(1 << 63) < whole < 1 << 63:
         raise BadValueError("an integer beyond 64 bits")
@@ -88,54 +86,55 @@ def integer(value: object) -> int:
 
 
 def _whole_number(value: object) -> int:
-    near = number(value)
-    if not math.isfinite(near) or near != int(near):
+    as_float = number(value)
+    if not math.isfinite(as_float) or as_float != int(as_float):
         raise BadValueError(repr_of(value))
-    try:  # a numpy or torch integer beyond 53 bits is exact by its own word
+    try:  # a numpy or torch integer above 53 bits is exact only by its own method
         item = getattr(value, "item", None)
-        exact = near if item is None else item()
+        exact = as_float if item is None else item()
     except Exception as error:
         raise BadValueError(type(value).__name__) from error
-    return _plain_int(exact) if issubclass(type(exact), int) else int(near)
+    return _plain_int(exact) if issubclass(type(exact), int) else int(as_float)
 
 
-def text(value: object, longest: int = ABSURDLY_LONG) -> str:
-    """Return something as text that UTF-8 can carry, cut at `longest` characters; never raises."""
+def text(value: object, longest: int = MOST_TEXT_CHARACTERS) -> str:
+    """Return a value as text that is valid in UTF-8, truncated to `longest` characters. Never raises."""
     try:
-        shown = value if isinstance(value, str) else str(value)
+        content = value if isinstance(value, str) else str(value)
     except Exception:  # noqa: BLE001 - the str of a user's object may raise anything
-        shown = f"<{type(value).__name__}>"
-    shown = shown if len(shown) <= longest else shown[: longest - len(_CUT)] + _CUT
-    return shown.encode("utf-8", "replace").decode()
+        content = f"<{type(value).__name__}>"
+    content = content if len(content) <= longest else content[: longest - len(_CUT)] + _CUT
+    return content.encode("utf-8", "replace").decode()
 
 
 def redacted_text(value: object, longest: int) -> str:
-    """Return something as `text` does, without what looks like a credential: it goes first, so that none is cut.
+    """Return a value as `text` does, with credentials redacted.
 
-    Of what is longer, twice as much as is kept is looked at.
+    Redaction runs before truncation, so that no credential is cut in half and missed. Of a long text, at most 2 ·
+    `longest` + 4,096 characters are searched.
     """
-    return text(redact(text(value, 2 * longest + _LOOKED_AT)), longest)
+    return text(redact(text(value, 2 * longest + _EXTRA_CHARACTERS)), longest)
 
 
 def redacted_name(value: object, longest: int) -> str:
-    """Return a name or a setting as `redacted_text` does; what merely looks drawn at random stays."""
-    return text(redact_names(text(value, 2 * longest + _LOOKED_AT)), longest)
+    """Return a name or a setting as `redacted_text` does, but keep texts that only look random."""
+    return text(redact_names(text(value, 2 * longest + _EXTRA_CHARACTERS)), longest)
 
 
 def json_text(value: object) -> str | None:
-    """Return JSON of something, what JSON does not know being shown as text; None for None or an empty mapping."""
+    """Return a value as JSON, with unsupported types as text; None for None or an empty mapping."""
     if value is None or value == {}:
         return None
     return json.dumps(to_json(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 class Room:
-    """How many items and characters of a value are kept: what a user nests has no end, and training waits for it.
+    """Limits of items and characters for the conversion of one value, because training waits for it.
 
-    Attributes
-    ----------
-    is_short
-        Whether something was left out for lack of room.
+    Iterating takes one item from the limit each time, and stops at the limit.
+
+    Attributes ---------- is_short
+        Whether anything was left out because of a limit.
     """
 
     __slots__ = ("characters", "is_short", "items")
@@ -151,48 +150,47 @@ class Room:
             self.is_short = True
             raise StopIteration
         self.items -= 1
-        self.characters -= _ITEM_CHARACTERS
+        self.characters -= _CHARACTERS_PER_ITEM
 
     def fit(self, value: object, longest: int) -> str:
-        """Return a value's text, cut at `longest` characters and at what there is room for."""
-        most = max(_LEAST, min(longest, self.characters))
-        shown = text(value, most)
-        self.is_short |= shown.endswith(_CUT)
-        self.characters -= len(shown)
-        return shown
+        """Return a value's text, truncated to `longest` characters and to the remaining limit."""
+        content = text(value, max(_FEWEST_CHARACTERS, min(longest, self.characters)))
+        self.is_short |= content.endswith(_CUT)
+        self.characters -= len(content)
+        return content
 
 
 def to_json(  # noqa: PLR0911 - a line for each kind of value
     value: object, depth: int = 8, room: Room | None = None
 ) -> Any:  # noqa: ANN401 - JSON
-    """Return something as what JSON has: keys are texts, NaN and infinities are texts, the unknown is its text.
+    """Return a value as types of JSON. Keys, NaN, infinities and values of other types become texts.
 
-    Mappings of any kind, dataclasses and namespaces, which hold hyperparameters, are what they hold, by name. Where
-    `room` ends, items are left out, and a last one ``[…]`` says so.
+    Mappings of any kind, dataclasses and namespaces become objects. If a limit of `room` is reached, items are left
+    out, and a last item ``[…]`` marks it.
     """
     room = Room() if room is None else room
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return room.fit(value, ABSURDLY_LONG)
+        return room.fit(value, MOST_TEXT_CHARACTERS)
     if depth == 0:
         return room.fit(value, 80)
     named = _named_values(value)
     if named is not None:
-        held = {
+        converted = {
             room.fit(key, 256): to_json(item, depth - 1, room)
             for (key, item), _ in zip(named.items(), room, strict=False)
         }
-        return held | {_CUT.strip(): _LEFT_OUT} if len(held) < len(named) and room.is_short else held
+        return converted | {_CUT.strip(): _LEFT_OUT} if len(converted) < len(named) and room.is_short else converted
     if isinstance(value, list | tuple | set | frozenset):
-        listed = sorted(islice(value, room.items + 1), key=text) if isinstance(value, set | frozenset) else value
-        items = [to_json(item, depth - 1, room) for item, _ in zip(listed, room, strict=False)]
+        ordered = sorted(islice(value, room.items + 1), key=text) if isinstance(value, set | frozenset) else value
+        items = [to_json(item, depth - 1, room) for item, _ in zip(ordered, room, strict=False)]
         return [*items, _CUT.strip()] if len(items) < len(value) else items
     if isinstance(value, int) and not isinstance(value, bool):
-        return int(value) if abs(value) < 1 << 63 else room.fit(value, ABSURDLY_LONG)
+        return int(value) if abs(value) < 1 << 63 else room.fit(value, MOST_TEXT_CHARACTERS)
     try:
         value_number = number(value)
-    except Exception:  # noqa: BLE001 - a foreign object; its text must do
+    except Exception:  # noqa: BLE001 - a foreign object: use its text
         return room.fit(value, 1024)
     if not math.isfinite(value_number):
         return "nan" if math.isnan(value_number) else "+inf" if value_number > 0 else "-inf"
@@ -203,8 +201,8 @@ def to_json(  # noqa: PLR0911 - a line for each kind of value
     )
 
 
-def _named_values(value: Any) -> dict[Any, Any] | None:  # noqa: ANN401 - anything
-    """Return what something holds by name; None if it does not."""
+def _named_values(value: Any) -> dict[Any, Any] | None:  # noqa: ANN401 - any value
+    """Return the items of a mapping, dataclass or namespace; None for other types."""
     if type(value) is dict:
         return value
     if type(value) in PLAIN or isinstance(value, list | tuple):
@@ -215,7 +213,7 @@ def _named_values(value: Any) -> dict[Any, Any] | None:  # noqa: ANN401 - anythi
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return dict(vars(value)) if isinstance(value, SimpleNamespace) or _is_argparses(value) else None
-    except Exception:  # noqa: BLE001 - a foreign object; its text must do
+    except Exception:  # noqa: BLE001 - a foreign object: use its text
         return None
 
 
@@ -224,7 +222,7 @@ def _is_argparses(value: object) -> bool:
 
 
 def repr_of(value: object) -> str:
-    """Return a short repr, even where the object's own fails."""
+    """Return a repr of at most 120 characters; the type's name if the object's repr fails."""
     try:
         return repr(value)[:120]
     except Exception:  # noqa: BLE001 - the repr of a user's object may raise anything

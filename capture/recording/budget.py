@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ranklake.capture.common.layouts import SLOT_LANES, Layout
-from ranklake.capture.spool.eviction import Gone, evict
+from ranklake.capture.spool.eviction import OnDelete, evict
 from ranklake.capture.spool.stream import Stream
 
 SAMPLES: Final = ("gpu_samples", "host_samples")
@@ -103,10 +103,10 @@ class Budget:
         self.used_bytes = 0
 
 
-def make_room(budget: Budget, stream: Stream, gone: Gone) -> None:
-    """Give up the oldest segments of those lanes that are short of room; `gone` gets each. Raises `OSError`."""
+def make_room(budget: Budget, stream: Stream, on_delete: OnDelete) -> None:
+    """Give up the oldest segments of those lanes that are short of room; `on_delete` gets each. Raises `OSError`."""
     for tables, lane in EVICTABLE:
         excess = budget.excess_bytes(SLOT_LANES[lane])
         if excess:
-            evict(stream.folder, tables, excess, stream.note, gone)
+            evict(stream.folder, tables, excess, stream.note, on_delete)
             budget.look(stream.folder)

@@ -205,7 +205,7 @@ def _is_no_file(path: Path) -> bool:
 def _is_known(path: Path, meta: Meta) -> bool:
     sealed = path.with_suffix(SEALED) if path.name.endswith(DROPPED) else path
     file = OpenFile.of(path)
-    return bool((file and meta.knows(file.table)) or SealedFile.of(sealed))
+    return bool((file and meta.has_table(file.table)) or SealedFile.of(sealed))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""Clocks: monotonic while training, wall time computed when sealing; what the kernel knows of its wall clock's error.
+"""Clocks: rows have monotonic times; sealing computes wall times from anchors. Also the kernel's clock state.
 
-An anchor is a pair of both clocks read at one moment. Between two anchors time is interpolated, beyond the last it goes
-on at the monotonic clock's pace. A wall clock that was set while the process ran is followed no longer: from there on
-its readings count less the step, so that no run lasts an hour more, or less, than it did. Slews and small corrections
-are followed; those backwards are paid back at half speed, so that no event moves before an earlier one of the process.
+An anchor is a reading of both clocks at the same moment. Wall time is interpolated between two anchors, and follows the
+monotonic clock after the last one. If the wall clock is set while the process runs, the step is subtracted from later
+readings, so that durations stay correct. Slews and small corrections are kept. After a backward correction, wall time
+runs at half speed until it has caught up, so that no event moves before an earlier event of the process.
 """
 
 import ctypes
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 Anchor = tuple[int, int]  # monotonic ns, wall ns since 1970
 _LEAST_STEP_NS: Final = 10**9
 _MOST_SLEW: Final = 0.1
-"""Share of time that a clock is slewed by at most: chrony's `maxslewrate` is 83,333 ppm."""
+"""Largest slew as a share of time; chrony's `maxslewrate` is 83,333 ppm."""
 _NEVER_SET_NS: Final = 946_684_800 * 10**9
-"""A wall clock that shows less, before 2000, was not set yet: where it is set, that is followed."""
+"""A wall clock before the year 2000 was not set yet; its first setting is kept instead of subtracted."""
 
 
 def read_anchor() -> Anchor:
-    """Read both clocks as nearly at one moment as three tries allow (well under a microsecond when idle)."""
+    """Read both clocks at nearly the same moment: the best of three tries, well under 1 µs apart when idle."""
     tries = []
     for _ in range(3):
         before = time.monotonic_ns()
@@ -40,12 +40,10 @@ def read_anchor() -> Anchor:
 
 
 def step_between(before: Anchor, after: Anchor, asleep_ns: int = 0) -> int:
-    """Nanoseconds by which the wall clock was set between two anchors; 0 where it was not, or by less than a second.
+    """Nanoseconds by which the wall clock was set between two anchors; 0 for steps below a second.
 
-    Parameters
-    ----------
-    asleep_ns
-        How long the machine was suspended in between: time that the monotonic clock does not count.
+    Parameters ---------- asleep_ns
+        Time for which the machine was suspended in between, which the monotonic clock does not count.
 
     >>> step_between((0, 10**18), (8 * 10**9, 10**18 + 3_608 * 10**9)) // 10**9
     3600
@@ -56,17 +54,17 @@ def step_between(before: Anchor, after: Anchor, asleep_ns: int = 0) -> int:
 
 
 def asleep_between(before: ClockReading | None, after: ClockReading | None) -> int:
-    """Nanoseconds for which the machine was suspended between two readings; 0 where nothing says so."""
+    """Nanoseconds for which the machine was suspended between two readings; 0 if unknown."""
     if before is None or after is None or before.suspended_ns is None or after.suspended_ns is None:
         return 0
     return max(after.suspended_ns - before.suspended_ns, 0)
 
 
 def straighten(anchors: Iterable[Anchor], readings: Mapping[int, ClockReading] | None = None) -> list[Anchor]:
-    """Return anchors in monotonic order, less steps of the wall clock, that never run slower than half of real time.
+    """Return anchors in monotonic order, without steps of the wall clock and never slower than half of real time.
 
-    What an anchor becomes depends on itself and earlier ones only: sealing again with more anchors gives the same
-    times. `readings` are what the kernel said at them, by their monotonic time.
+    An anchor's result depends only on it and on earlier anchors, so sealing again with more anchors gives the same
+    times. `readings` are the kernel's clock states by the anchors' monotonic time.
     """
     by_time = readings or {}
     straight: list[Anchor] = []
@@ -88,9 +86,10 @@ def straighten(anchors: Iterable[Anchor], readings: Mapping[int, ClockReading] |
 
 
 def bracket(straight: Sequence[Anchor], first_ns: int, last_ns: int) -> list[Anchor]:
-    """Return the anchors that times from `first_ns` to `last_ns` are computed from.
+    """Return the anchors that determine wall times from `first_ns` to `last_ns`.
 
-    These are the last one at or before the first time to the first one at or after the last time, where there are such.
+    They reach from the last anchor at or before the first time to the first anchor at or after the last time, if these
+    exist.
     """
     begin = max((index for index, (mono, _) in enumerate(straight) if mono <= first_ns), default=0)
     end = min((index for index, (mono, _) in enumerate(straight) if mono >= last_ns), default=len(straight) - 1)
@@ -98,8 +97,8 @@ def bracket(straight: Sequence[Anchor], first_ns: int, last_ns: int) -> list[Anc
 
 
 def wall_ns(mono_ns: "Times", straight: Sequence[Anchor]) -> "Times":
-    """Return wall times (ns since 1970) of monotonic times, int64 arrays of one shape; needs one anchor at least."""
-    import numpy as np  # recording needs no numpy, sealing has it already
+    """Return wall times (ns since 1970) of monotonic times, as int64 of the same shape. Needs at least one anchor."""
+    import numpy as np  # not at the top: recording must not import numpy; sealing has already
 
     monos = np.array([mono for mono, _ in straight], np.int64)
     walls = np.array([wall for _, wall in straight], np.int64)
@@ -107,7 +106,7 @@ def wall_ns(mono_ns: "Times", straight: Sequence[Anchor]) -> "Times":
     since = mono_ns - monos[index]
     times: Times = walls[index] + since
     if len(monos) > 1:
-        # Differences of int64 keep nanoseconds; only the part within an interval passes through a float.
+        # int64 differences are exact to the ns; only the offset within an interval is computed in float.
         pace = np.append(np.diff(walls) / np.diff(monos), 1.0)[index]
         pace[since < 0] = 1.0
         times = walls[index] + np.rint(since * pace).astype(np.int64)
@@ -122,7 +121,7 @@ _long, _int = ctypes.c_long, ctypes.c_int
 
 
 class _Timex(ctypes.Structure):
-    """struct timex of adjtimex(2), as far as it is read; the kernel writes 208 bytes."""
+    """The first fields of struct timex of adjtimex(2); the kernel writes 208 bytes."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -135,12 +134,12 @@ class _Timex(ctypes.Structure):
     )
 
 
-_adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)  # Linux has it
+_adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)  # on Linux
 
 
 def read_clock(mono_ns: int) -> ClockReading:
-    """Return what the kernel says now, under the monotonic time of the anchor that it belongs to. Never raises."""
-    timex = _Timex()  # modes 0: reads, changes nothing, needs no right
+    """Return the kernel's clock state now, labelled with the monotonic time of its anchor. Never raises."""
+    timex = _Timex()  # modes 0: only reads, and needs no privilege
     if _adjtimex is None or _adjtimex(ctypes.byref(timex)) == _FAILED:  # a container's seccomp filter may forbid it
         return ClockReading(mono_ns, suspended_ns=_suspended_ns())
     return ClockReading(
@@ -154,7 +153,7 @@ def read_clock(mono_ns: int) -> ClockReading:
 
 
 def _suspended_ns() -> int | None:
-    """Return how long this boot's monotonic clock has stood still, to the ms; None where no clock tells."""
+    """Return how long the machine was suspended since boot, rounded to ms; None if no clock reports it."""
     try:
         before = time.monotonic_ns()
         return max(0, time.clock_gettime_ns(time.CLOCK_BOOTTIME) - before) // 1_000_000 * 1_000_000

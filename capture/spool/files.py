@@ -1,11 +1,11 @@
-"""Files of a local spool: written whole or not at all, and opened so that nobody's links and pipes do harm.
+"""Files of a local spool: written atomically, and opened safely although other users may write to the spool.
 
-Whoever may write into a local spool may leave links, FIFOs and sockets there in place of folders and files, under any
-name. So a stream counts only where its folder, its attempt's and its run's are folders, not links, and one user's; of
-what lies in it only regular files of that user count; and files are opened without following links, without waiting.
+Another user with write access to a local spool may put links, FIFOs and sockets there in place of folders and files. So
+a stream is used only if its folder and those of its attempt and run are real folders of the same user. Only regular
+files of that user are read in it. Files are opened without following links and without blocking.
 
-A process touches the streams of its own user. An agent that runs as root serves those of all users, each with that
-user's rights: so a user gains nothing by what he puts into his own folder, or swaps while root is looking.
+A process handles the streams of its own user. An agent that runs as root handles the streams of all users, each with
+that user's rights. So a user gains no rights by putting files into a folder or swapping them while root reads it.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ TEMPORARY: Final = ".tmp"
 
 
 def write_whole(path: Path, raw: bytes) -> None:
-    """Write a file that is whole and on the disk when it appears under its name. Raises `OSError`, leaving none."""
+    """Write a file that is complete and synced when it appears under its name. Raises `OSError`, leaving no file."""
     temporary = path.with_name(f".{path.name[:64]}{TEMPORARY}")
     try:
-        temporary.unlink(missing_ok=True)  # of a killed process; whatever it is, it is not written through
+        temporary.unlink(missing_ok=True)  # left by a killed process; possibly a link, which must not be followed
         with temporary.open("xb") as file:
             file.write(raw)
             file.flush()
@@ -37,7 +37,7 @@ def write_whole(path: Path, raw: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's entries to the disk. Raises `OSError`."""
+    """Sync a folder's entries to disk. Raises `OSError`."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -46,10 +46,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_open_file(fd: int) -> None:
-    """Bring an open file's bytes to the disk itself; one that another thread closed meanwhile is left alone.
+    """Sync an open file's bytes to disk. A file that another thread has closed meanwhile is skipped.
 
-    Its owner sets the descriptor to -1 before closing it, and its bytes go by its path from then on (`sync_file`).
-    Raises `OSError`.
+    Owners set the descriptor to -1 before they close it; from then on, `sync_file` syncs the file by its path. Raises
+    `OSError`.
     """
     if fd < 0:
         return
@@ -61,7 +61,7 @@ def sync_open_file(fd: int) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Bring a file that nobody writes to any more to the disk; one that is gone needs it no more. Raises `OSError`."""
+    """Sync a file that is no longer written to disk. A deleted file is skipped. Raises `OSError`."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -76,7 +76,7 @@ _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def owner_of(stream: Path) -> int | None:
-    """Return the user that a stream's folders belong to; None where they are not folders of one user."""
+    """Return the id of the user who owns a stream's folders; None if they are not real folders of the same user."""
     owners = set()
     for folder in (stream, stream.parent, stream.parent.parent):
         try:
@@ -90,18 +90,18 @@ def owner_of(stream: Path) -> int | None:
 
 
 def is_mine(stream: Path) -> bool:
-    """Whether a stream is this process's user's."""
+    """Whether a stream belongs to the user of this process."""
     return owner_of(stream) == os.geteuid()
 
 
 def may_serve(stream: Path) -> bool:
-    """Whether an agent may serve a stream: its own user's, and as root anybody's."""
+    """Whether an agent may handle a stream: it belongs to the agent's user, or the agent runs as root."""
     owner = owner_of(stream)
     return owner is not None and os.geteuid() in {owner, 0}
 
 
 def regular_files(folder: Path) -> list[Path]:
-    """Return the regular files in a folder that belong to the folder's owner. Raises `OSError`."""
+    """Return the regular files in a folder that its owner owns, too. Raises `OSError`."""
     owner = folder.lstat().st_uid
     files = []
     with os.scandir(folder) as entries:
@@ -114,9 +114,9 @@ def regular_files(folder: Path) -> list[Path]:
 
 
 def open_regular(path: Path, flags: int = _READ) -> int:
-    """Open a regular file and return its descriptor; without following a link, or waiting for a FIFO's other end.
+    """Open a regular file and return its descriptor, without following a link and without blocking on a FIFO.
 
-    Raises `OSError`, also for what is no regular file.
+    Raises `OSError`, also if the path is not a regular file.
     """
     fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -126,25 +126,25 @@ def open_regular(path: Path, flags: int = _READ) -> int:
 
 
 def read_regular(path: Path) -> bytes:
-    """Return what a regular file holds. Raises `OSError`, as `open_regular` does."""
+    """Return the bytes of a regular file. Raises `OSError`, as `open_regular` does."""
     with open(open_regular(path), "rb") as file:
         return file.read()
 
 
 @contextlib.contextmanager
 def with_rights_of(stream: Path) -> Iterator[None]:
-    """Act with the rights of a stream's owner for the block: those of root are given up.
+    """Run the block with the rights of a stream's owner instead of root's.
 
-    The kernel lets nobody but root look into a process that was root's, or signal it, whatever it acts as. All threads
-    of the process are affected: none but this one should be touching files.
+    Only root can trace or signal a process that was started by root, also within the block. The change affects all
+    threads of the process, so no other thread may access files meanwhile.
 
-    Raises `OSError` where the stream's folders are not of one user, or rights cannot be changed; `FileNotFoundError`
-    where the stream is gone, since its process has closed it meanwhile.
+    Raises `OSError` if the stream's folders do not belong to the same user, or rights cannot be changed, and
+    `FileNotFoundError` if the stream's process has deleted the stream meanwhile.
     """
     owner = owner_of(stream)
     if owner is None:
-        stream.lstat()  # what a process removes in passing is no trouble, and must not be reported as one
-        raise OSError(errno.EPERM, "folders of more than one user, or none", str(stream))
+        stream.lstat()  # raises FileNotFoundError for a stream that was just deleted, which callers ignore
+        raise OSError(errno.EPERM, "not folders of a single user", str(stream))
     if owner == os.geteuid():
         yield
         return

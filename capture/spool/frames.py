@@ -1,10 +1,10 @@
-"""Frames: rows of any width in an append-only file, each with its length and checksum.
+"""Frames: rows of variable size in an append-only file, each with length and checksum.
 
     u32 length ─ u32 crc32 of the payload ─ payload: one JSON object
 
-A frame is one `os.write` to a descriptor opened with O_APPEND: a killed process leaves whole frames and at most one
-torn tail. Payloads begin with ``{"``, which is what the scan looks for behind a damaged frame; so one bad byte
-costs one frame, never the rest of the file.
+A frame is one `os.write` to a descriptor opened with O_APPEND. A killed process leaves complete frames and at most one
+incomplete frame at the end. Payloads begin with ``{"``. After a damaged frame, the scan searches for these bytes, so
+one bad byte costs one frame, never the rest of the file.
 """
 
 import errno
@@ -27,21 +27,19 @@ _OPENING: Final = b'{"'
 
 
 class FrameTooLargeError(ValueError):
-    """A payload beyond `MAX_BYTES`; nothing was written."""
+    """The payload is larger than `MAX_BYTES`; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a file of frames holds.
+    """Content of a file of frames.
 
-    Attributes
-    ----------
-    frames
-        The readable ones, in order.
+    Attributes ---------- frames
+        The readable frames, in order.
     damaged
-        Stretches that are no frames.
+        Number of damaged byte ranges.
     torn_bytes
-        Length of a frame at the end that was not written to its end; it is not counted as damaged.
+        Bytes of an incomplete frame at the end, which does not count as damaged.
     """
 
     frames: list[Frame]
@@ -55,9 +53,9 @@ def pack(facts: Mapping[str, Any]) -> bytes:
     Raises
     ------
     FrameTooLargeError
-        The payload has more than `MAX_BYTES`.
+        The payload is larger than `MAX_BYTES`.
     ValueError, TypeError
-        A value is no JSON (NaN and infinities are none).
+        A value is not valid JSON, such as NaN and infinities.
     """
     payload = json.dumps(facts, separators=(",", ":"), allow_nan=False).encode()
     if len(payload) > MAX_BYTES:
@@ -66,7 +64,7 @@ def pack(facts: Mapping[str, Any]) -> bytes:
 
 
 def scan(raw: bytes) -> Scan:
-    """Read all frames that are whole, skipping what is not. Never raises on any bytes."""
+    """Return all complete frames of some bytes, and counts of the rest. Never raises, for any bytes."""
     frames: list[Frame] = []
     damaged = at = end = 0
     while at < len(raw):
@@ -82,12 +80,12 @@ def scan(raw: bytes) -> Scan:
             at = end = frame_end[1]
     torn = len(raw) - end
     if torn >= _HEAD.size and _HEAD.unpack_from(raw, end)[0] <= torn - _HEAD.size:
-        return Scan(frames, damaged + 1, 0)  # all of it is there, and it is wrong
+        return Scan(frames, damaged + 1, 0)  # complete but damaged
     return Scan(frames, damaged, torn)
 
 
 def read(path: Path) -> Scan:
-    """Read a file of frames; one that is absent is empty. Raises `OSError` for other troubles."""
+    """Read a file of frames; a missing file counts as empty. Raises `OSError` for other errors."""
     try:
         raw = read_regular(path)
     except FileNotFoundError:
@@ -96,37 +94,37 @@ def read(path: Path) -> Scan:
 
 
 class FrameFile:
-    """A file of frames being written. Callers hold their own lock around `append`."""
+    """A file of frames that is being written. Callers must lock around `append`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         self._size = os.fstat(self._fd).st_size
-        self._synced_size = -1  # at first the file itself is to be brought there, too
+        self._synced_size = -1  # the first sync is needed even for an empty file
 
     def append(self, facts: Mapping[str, Any]) -> None:
-        """Write one frame; whole or, if an `OSError` is raised, not at all. Raises what `pack` raises, too."""
+        """Write one frame completely or, with an `OSError`, not at all. Also raises the errors of `pack`."""
         frame = pack(facts)
         written = os.write(self._fd, frame)
-        if written < len(frame):  # the disk filled up within the frame: take its head back
+        if written < len(frame):  # the disk filled up within the frame: remove its first part
             os.ftruncate(self._fd, self._size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         self._size += written
 
     def read(self) -> Scan:
-        """Read back what was written, though the file may have lost its name meanwhile. Raises `OSError`."""
+        """Read the frames written so far, even if the file was renamed or deleted. Raises `OSError`."""
         return scan(os.pread(self._fd, self._size, 0))
 
     def sync(self) -> None:
-        """Bring what was written to the disk itself, if anything was since the last time. Raises `OSError`."""
+        """Sync the file to disk if frames were written since the last sync. Raises `OSError`."""
         size = self._size
         if size != self._synced_size:
             sync_open_file(self._fd)
             self._synced_size = size
 
     def close(self) -> None:
-        """Close the file; closing twice is harmless."""
-        fd, self._fd = self._fd, -1  # forgotten first: a fork in between must not close it again, or somebody else's
+        """Close the file; a second call does nothing."""
+        fd, self._fd = self._fd, -1  # reset first: a child forked in between must not close the number again
         if fd >= 0:
             os.close(fd)
 

@@ -1,9 +1,8 @@
 """Leader: the one agent of a local spool, elected by a lock.
 
-Whoever holds the POSIX record lock on ``<local spool>/agent.json`` is the agent; the kernel gives the lock up when its
-process dies, however it dies. Processes that record ask `leader` before they upload: while an agent lives, it does
-that for them. As with owner.json, a process never opens an agent.json that it holds itself, since closing it would
-drop the lock.
+The process with the POSIX record lock on ``<local spool>/agent.json`` is the agent. The kernel releases the lock when
+the process ends in any way. Recording processes call `leader` before they upload: while an agent is alive, it uploads
+for them. A process never opens an agent.json that it has locked, because closing the file would release the lock.
 """
 
 import contextlib
@@ -23,22 +22,20 @@ from ranklake.capture.spool.files import open_regular
 
 LEADER_FILE: Final = "agent.json"
 _MOST_BYTES: Final = 1 << 16
-_ASKED_FOR_S: Final = 5.0
-"""A process that asks for the leader holds the lock shared for microseconds, or until it gets a core again."""
+_SHARED_LOCK_TIMEOUT_S: Final = 5.0
+"""Longest wait for processes that call `leader`: they have a shared lock for microseconds, or longer on a busy CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who the agent is.
+    """The agent of a local spool.
 
-    Attributes
-    ----------
-    pid, host
-        Its process.
+    Attributes ---------- pid, host
+        Process and host of the agent.
     since
-        When it was elected: ISO 8601, UTC.
+        Time of its election: ISO 8601, UTC.
     spool
-        URI that it uploads to; empty if it sends every stream where its process meant it to go.
+        URI that it uploads to; empty if it sends each stream to the stream's own destination.
     """
 
     pid: int
@@ -47,7 +44,7 @@ class Leader:
     spool: str
 
     def uploads_to(self, spool: str) -> bool:
-        """Whether it uploads streams that are meant for a spool."""
+        """Whether it uploads streams whose destination is `spool`."""
         return not self.spool or self.spool == spool
 
     def __str__(self) -> str:
@@ -62,7 +59,7 @@ class _LedSpools:
         self.mine: dict[str, Leader] = {}
 
     def after_fork(self) -> None:
-        """Locks are not inherited, so a child leads nothing."""
+        """Reset in a forked child, because locks are not inherited."""
         self.__init__()  # type: ignore[misc]
 
 
@@ -71,7 +68,7 @@ os.register_at_fork(after_in_child=_LED.after_fork)
 
 
 class Leadership:
-    """The lock of a local spool, held."""
+    """The lock of a local spool, acquired by this process."""
 
     def __init__(self, path: Path, fd: int, leader: Leader) -> None:
         self.leader = leader
@@ -79,21 +76,21 @@ class Leadership:
 
     @classmethod
     def take(cls, root: Path, spool: str) -> Self | None:
-        """Become the agent of a local spool; None if another process is, or this one already.
+        """Become the agent of a local spool; None if another process is the agent, or this process already is.
 
         Raises
         ------
         OSError
             The local spool cannot be written.
         """
-        path = _place(root)
+        path = _lock_path(root)
         with _LED.lock:
             if str(path) in _LED.mine:
                 return None
             fd = open_regular(path, os.O_RDWR | os.O_CREAT)
             try:
-                _refuse_others(fd, path)
-                if not _locked_within(fd, _ASKED_FOR_S):
+                _require_own_file(fd, path)
+                if not _locked_within(fd, _SHARED_LOCK_TIMEOUT_S):
                     os.close(fd)
                     return None
                 leader = Leader(os.getpid(), socket.gethostname(), datetime.now(UTC).isoformat("T", "seconds"), spool)
@@ -107,7 +104,7 @@ class Leadership:
             return cls(path, fd, leader)
 
     def still_holds(self) -> bool:
-        """Whether the lock is still the one that others ask for: somebody may have removed the local spool."""
+        """Whether the locked file is still the one at its path; False if the local spool was deleted."""
         try:
             current, mine = self._path.stat(), os.fstat(self._fd)
         except OSError:
@@ -115,7 +112,7 @@ class Leadership:
         return (current.st_dev, current.st_ino) == (mine.st_dev, mine.st_ino)
 
     def release(self) -> None:
-        """Give the lock up; twice is harmless. In a forked child this closes the descriptor and nothing more."""
+        """Release the lock; a second call does nothing. In a forked child, only close the inherited descriptor."""
         with _LED.lock:
             fd, self._fd = self._fd, -1
             if fd < 0:
@@ -126,8 +123,8 @@ class Leadership:
 
 
 def leader(root: Path) -> Leader | None:
-    """Return the agent of a local spool that lives now, or None."""
-    path = _place(root)
+    """Return the live agent of a local spool; None if there is none."""
+    path = _lock_path(root)
     with _LED.lock:
         if str(path) in _LED.mine:
             return _LED.mine[str(path)]
@@ -136,28 +133,28 @@ def leader(root: Path) -> Leader | None:
         except OSError:
             return None
         try:
-            if os.fstat(fd).st_uid not in {os.geteuid(), 0}:  # it serves no streams of ours, whatever it says
+            if os.fstat(fd).st_uid not in {os.geteuid(), 0}:  # another user's agent does not handle our streams
                 return None
             if _try_lock(fd, shared=True):
                 return None
             return Leader(**json.loads(os.read(fd, _MOST_BYTES)))
-        except (OSError, ValueError, TypeError):  # being elected right now: the next question finds it
+        except (OSError, ValueError, TypeError):  # an election is in progress: the next call sees its result
             return None
         finally:
             os.close(fd)
 
 
-def _refuse_others(fd: int, path: Path) -> None:
+def _require_own_file(fd: int, path: Path) -> None:
     if os.fstat(fd).st_uid != os.geteuid():
-        raise OSError(errno.EPERM, "another user's agent.json lies there", str(path))
+        raise OSError(errno.EPERM, "the file belongs to another user", str(path))
 
 
-def _place(root: Path) -> Path:
+def _lock_path(root: Path) -> Path:
     return root.resolve() / LEADER_FILE
 
 
 def _try_lock(fd: int, *, shared: bool = False) -> bool:
-    """Lock a file if nobody holds it. Raises `OSError` where the file system has no locks."""
+    """Lock a file if no other process has the lock. Raises `OSError` if the file system has no locks."""
     try:
         fcntl.lockf(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -165,9 +162,9 @@ def _try_lock(fd: int, *, shared: bool = False) -> bool:
     return True
 
 
-def _locked_within(fd: int, patience_s: float) -> bool:
-    """Lock a file that nobody leads; those who only ask share it, and are waited for."""
-    deadline = time.monotonic() + patience_s
+def _locked_within(fd: int, timeout_s: float) -> bool:
+    """Lock a file within a time. Shared locks of processes that call `leader` are waited for; an agent's is not."""
+    deadline = time.monotonic() + timeout_s
     while not _try_lock(fd):
         if not _try_lock(fd, shared=True) or time.monotonic() > deadline:
             return False

@@ -1,4 +1,4 @@
-"""Places: the local spool on this host's disk, whether that is on a network, and the spool that segments go to."""
+"""Locations: the folder of the local spool, whether it is on a network file system, and the spool's URI."""
 
 import contextlib
 import os
@@ -18,30 +18,28 @@ class LocalSpoolError(RanklakeError):
 
 
 def existing_root(configured: str = "") -> Path | None:
-    """Return the local spool of this node if there is one; makes nothing."""
+    """Return the local spool of this node if its folder exists; never creates it."""
     path = planned_root(configured)
     return path if path.is_dir() else None
 
 
 def planned_root(configured: str = "") -> Path:
-    """Return where the local spool of this node is, or would be made."""
+    """Return the path of this node's local spool, whether or not it exists."""
     named = os.environ.get(LOCAL_VARIABLE) or configured
     return Path(named).expanduser().absolute() if named else Path(f"/var/tmp/ranklake-{os.getuid()}")  # noqa: S108
 
 
-def local_root(given: str | os.PathLike[str] | None = None, configured: str = "") -> Path:
-    """Return the local spool's folder, made if that is possible now.
+def local_root(folder: str | os.PathLike[str] | None = None, configured: str = "") -> Path:
+    """Return the local spool's folder, and create it if possible.
 
-    What is given comes first, then RANKLAKE_LOCAL_SPOOL, what is configured (``local`` in ``[spool]``), and then
-    /var/tmp/ranklake-<uid>: a disk that outlives a reboot, unlike /tmp. There a folder of somebody else's, or a link,
-    is refused: whoever made it could read or replace what training records.
+    The folder is `folder`, else RANKLAKE_LOCAL_SPOOL, else `configured` (``local`` in ``[spool]``), else
+    /var/tmp/ranklake-<uid>, which is kept across reboots, unlike /tmp. This default folder must not be a link or
+    another user's folder, because its owner could read or replace recorded rows.
 
-    Raises
-    ------
-    LocalSpoolError
-        The default folder cannot be made, or belongs to somebody else.
+    Raises ------ LocalSpoolError
+        The default folder cannot be created, or belongs to another user.
     """
-    named = os.fspath(given) if given else os.environ.get(LOCAL_VARIABLE) or configured
+    named = os.fspath(folder) if folder else os.environ.get(LOCAL_VARIABLE) or configured
     if named:
         path = Path(named).expanduser().absolute()
         with contextlib.suppress(OSError):
@@ -53,7 +51,7 @@ def local_root(given: str | os.PathLike[str] | None = None, configured: str = ""
         path.mkdir(mode=0o700, exist_ok=True)
         facts = path.lstat()
         if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
-            raise LocalSpoolError("belongs to somebody else", where=str(path), hint=hint)
+            raise LocalSpoolError("belongs to another user", where=str(path), hint=hint)
         if stat.S_IMODE(facts.st_mode) != stat.S_IRWXU:
             path.chmod(stat.S_IRWXU)
     except OSError as error:
@@ -61,12 +59,12 @@ def local_root(given: str | os.PathLike[str] | None = None, configured: str = ""
     return path
 
 
-def spool_uri(given: str | os.PathLike[str] | None = None, configured: str = "") -> str:
-    """Return the spool's URI: what is given, RANKLAKE_SPOOL, or what is configured; empty if there is none.
+def spool_uri(spool: str | os.PathLike[str] | None = None, configured: str = "") -> str:
+    """Return the spool's URI: `spool`, else RANKLAKE_SPOOL, else `configured`; empty if none is set.
 
-    A plain path is made absolute: whoever recovers a stream may run in another folder.
+    A plain path is made absolute, because the process that recovers a stream may run in another folder.
     """
-    uri = os.fspath(given) if given else os.environ.get(SPOOL_VARIABLE) or configured
+    uri = os.fspath(spool) if spool else os.environ.get(SPOOL_VARIABLE) or configured
     if not uri or "://" in uri or "::" in uri:
         return uri.rstrip("/")
     return str(Path(uri).expanduser().absolute())
@@ -83,27 +81,25 @@ _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
 def file_system(path: Path, mounts: str) -> str:
-    """Return the type of the file system that an absolute path without links is on; empty if it is not known.
+    """Return the type of the file system of an absolute path without links; empty if unknown.
 
-    Parameters
-    ----------
-    mounts
-        As /proc/self/mountinfo has it: of several mounts at one place the last one counts.
+    Parameters ---------- mounts
+        Content of /proc/self/mountinfo. Of several mounts at the same path, the last one counts.
     """
-    kind_found, deepest = "", -1
+    matching_kind, deepest = "", -1
     for line in mounts.splitlines():
         before, _, behind = line.partition(" - ")
         fields, kind = before.split(" "), behind.split(" ")[0]
-        if len(fields) <= 4:  # noqa: PLR2004 - the fifth is the place
+        if len(fields) <= 4:  # noqa: PLR2004 - the fifth field is the mount point
             continue
-        place = Path(_ESCAPED.sub(lambda code: chr(int(code[1], 8)), fields[4]))
-        if path.is_relative_to(place) and len(place.parts) >= deepest:
-            kind_found, deepest = kind, len(place.parts)
-    return kind_found
+        mount_point = Path(_ESCAPED.sub(lambda code: chr(int(code[1], 8)), fields[4]))
+        if path.is_relative_to(mount_point) and len(mount_point.parts) >= deepest:
+            matching_kind, deepest = kind, len(mount_point.parts)
+    return matching_kind
 
 
 def is_network(path: Path) -> bool:
-    """Whether a folder is on a network file system, or on one in user space, which may be one; no if unknown."""
+    """Whether a folder is on a network file system, or on FUSE, which may be one; False if unknown."""
     try:
         kind = file_system(Path(os.path.realpath(path)), MOUNTS.read_text(encoding="utf-8", errors="surrogateescape"))
     except OSError:

@@ -1,4 +1,4 @@
-"""Meta: reads meta.frames back, which has everything needed to seal a stream's files, in its process or another."""
+"""Meta: read meta.frames, which has all facts that any process needs to seal a stream's files."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from ranklake.segments.segment import ClockReading
 T = TypeVar("T")
 
 ENDED: Final[dict[str, Any]] = {"k": "ended"}
-"""The frame behind the event ``rank_end``."""
+"""The frame written after the event ``rank_end``."""
 
 
 _CLOCK_FIELDS: Final = len(fields(ClockReading)) - 1
@@ -26,16 +26,14 @@ _CLOCK_FIELDS: Final = len(fields(ClockReading)) - 1
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What a series is.
+    """Definition of a series.
 
-    Attributes
-    ----------
-    weight
-        Under sampling, how many values each of its values stands for.
+    Attributes ---------- weight
+        If the series is sampled, the number of values that each kept value represents.
     edge
-        What `edge_flag` says of all its rows.
+        Value of `edge_flag` in all its rows.
     low, high, outside
-        Range of its values, and the policy for those that are not in it.
+        Range of its values, and the policy for values outside the range.
     """
 
     name: str
@@ -49,7 +47,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class SpanName:
-    """What all spans of one name id have in common."""
+    """Facts that all spans with the same name id share."""
 
     name: str
     kind: str
@@ -67,40 +65,38 @@ class SpanName:
 
 @dataclass(slots=True)
 class Meta:
-    """What the frames say, summed up.
+    """The state of a stream, from its frames.
 
-    Attributes
-    ----------
-    anchors
-        As read, in file order.
+    Attributes ---------- anchors
+        Anchors in file order.
     clock
-        What the kernel said of its clocks at them, by their monotonic time.
+        The kernel's clock state at anchors, by their monotonic time.
     metrics, schemas, spans
-        Definitions by id; a schema is the metrics of a mapping's values, in order.
+        Definitions by id; a schema lists the metrics of a mapping's values, in order.
     rows, assigned
-        Per table, over all sealed segments: rows, and gaps that their footers carry.
+        Per table, over all sealed segments: rows, and gaps counted in footers.
     gaps
-        Counted so far, by (table, reason), whether or not a footer carries them.
+        Gaps so far by (table, reason), whether or not a footer counts them.
     taken
-        The part of `gaps` that footers carry.
+        The part of `gaps` that footers count.
     sealed
-        Pairs (table, segment) that were sealed, and the gaps that their footers carry.
+        Sealed segments as (table, segment), each with the gaps in its footer.
     dropped
-        Those of them that were given up.
+        Sealed segments that were evicted before they were sent.
     aside
-        Pairs (table, segment) of files that could not be sealed, whose rows are gaps.
+        Files that could not be sealed, as (table, segment); their rows are gaps.
     highest
-        Highest segment number sealed, per table.
+        Highest sealed segment number per table.
     overlay, own_step_columns
-        Contracts of an operator's that the process recorded by, and numbers that they add to a step's slot, in order.
+        An operator's contracts that the process used, and the numbers that they add to a step's slot, in order.
     masks
-        How the process masked columns, by table and column.
+        Masks that the process applied, by table and column.
     ended
-        True if the process said that it ended.
+        True if the process recorded its end.
     final
-        True once the last ``events`` segment was sealed.
+        True after the last ``events`` segment was sealed.
     damaged
-        True if a frame was lost: then cumulative counts are lower bounds.
+        True if a frame was lost: cumulative counts are then lower bounds.
     """
 
     anchors: list[Anchor] = field(default_factory=list)
@@ -124,30 +120,30 @@ class Meta:
     damaged: bool = False
 
     def contract(self, table: str) -> Contract:
-        """Return the contract that rows of a table are sealed by. Raises `UnknownTableError`, `ContractError`."""
+        """Return the contract for sealing rows of a table. Raises `UnknownTableError`, `ContractError`."""
         return contract(table, self.overlay)
 
-    def knows(self, table: str) -> bool:
-        """Whether ranks record a table of this name, by one."""
+    def has_table(self, table: str) -> bool:
+        """Whether a contract defines a table of this name that ranks record."""
         return table in table_names(self.overlay) and self.contract(table).envelope
 
     def pending(self, table: str) -> dict[str, int]:
-        """Return the gaps of a table that no footer carries yet, by reason."""
-        left = self.gaps - self.taken
-        return {reason: rows for (of, reason), rows in sorted(left.items()) if of == table}
+        """Return the gaps of a table that no footer counts yet, by reason."""
+        uncounted = sorted((self.gaps - self.taken).items())
+        return {reason: rows for (gap_table, reason), rows in uncounted if gap_table == table}
 
     def tables_with_pending(self) -> list[str]:
-        """Return the tables that have such gaps, sorted."""
-        return sorted({table for table, _ in self.gaps - self.taken if self.knows(table)})
+        """Return the tables with gaps that no footer counts yet, sorted."""
+        return sorted({table for table, _ in self.gaps - self.taken if self.has_table(table)})
 
     def add_aside(self, table: str, segment: int, rows: int) -> None:
-        """Take a file that cannot be sealed into account; twice counts once."""
+        """Count the rows of a file that cannot be sealed as gaps. A second call for the file has no effect."""
         if (table, segment) not in self.aside:
             self.aside.add((table, segment))
             self.gaps[table, UNSEALABLE] += rows
 
     def add_sealed(self, table: str, segment: int, rows: int, gaps: dict[str, int], *, final: bool) -> None:
-        """Take a sealed segment into account; twice counts once."""
+        """Add the rows and gaps of a sealed segment. A second call for the segment has no effect."""
         if (table, segment) in self.sealed:
             return
         self.sealed[table, segment] = gaps
@@ -160,9 +156,9 @@ class Meta:
         self.final = self.final or (final and table == "events")
 
     def add_dropped(self, table: str, segment: int, rows: int, gaps: dict[str, int], reason: str) -> None:
-        """Take into account that a sealed segment was given up; twice counts once.
+        """Count the rows of an evicted segment as gaps. A second call for the segment has no effect.
 
-        Its rows are gaps now, and the gaps that its footer carried wait for another.
+        The gaps in its footer become pending again, for the footer of another segment.
         """
         if (table, segment) in self.dropped:
             return
@@ -170,46 +166,46 @@ class Meta:
         self.rows[table] -= rows
         self.assigned[table] -= sum(gaps.values())
         self.gaps[table, reason] += rows
-        for carried, count in gaps.items():
-            if carried in FOUND_WHEN_SEALING:  # was never noted as a gap
+        for footer_reason, count in gaps.items():
+            if footer_reason in FOUND_WHEN_SEALING:  # only the footer counted it
                 self.gaps[table, reason] += count
             else:
-                self.taken[table, carried] -= count
+                self.taken[table, footer_reason] -= count
 
 
 def aside_frame(table: str, segment: int, rows: int) -> dict[str, Any]:
-    """Return the frame that says that a file could not be sealed."""
+    """Return the frame of a file that could not be sealed."""
     return {"k": "aside", "t": table, "s": segment, "r": rows}
 
 
 def sealed_frame(table: str, segment: int, rows: int, gaps: dict[str, int], *, final: bool) -> dict[str, Any]:
-    """Return the frame that says that a segment was sealed."""
+    """Return the frame of a sealed segment."""
     return {"k": "sealed", "t": table, "s": segment, "r": rows, "g": gaps, "f": final}
 
 
 def dropped_frame(table: str, segment: int, rows: int, gaps: dict[str, int], reason: str) -> dict[str, Any]:
-    """Return the frame that says that a sealed segment was given up."""
+    """Return the frame of an evicted segment."""
     return {"k": "dropped", "t": table, "s": segment, "r": rows, "g": gaps, "why": reason}
 
 
 def read_meta(folder: Path) -> Meta:
-    """Read a stream's meta.frames; frames of unknown kinds (of a later version) are passed over. Raises `OSError`."""
+    """Read a stream's meta.frames. Raises `OSError`."""
     return sum_up(frames.read(folder / META_FILE))
 
 
 def sum_up(scan: frames.Scan) -> Meta:
-    """Return what frames say; those of unknown kinds are passed over."""
+    """Return the state that frames describe. Frames of unknown kinds, from a later version, are ignored."""
     meta = Meta(damaged=bool(scan.damaged) or not scan.frames)
     for frame in scan.frames:
         try:
-            _take(meta, frame)
+            _apply_frame(meta, frame)
         except (KeyError, TypeError, ValueError):
             meta.damaged = True
     return meta
 
 
-def _take(meta: Meta, frame: frames.Frame) -> None:  # noqa: C901, PLR0912 - a case for each kind of frame
-    """Take what a frame says. Raises `KeyError`, `TypeError` or `ValueError` for one that is damaged."""
+def _apply_frame(meta: Meta, frame: frames.Frame) -> None:  # noqa: C901, PLR0912 - a case for each kind of frame
+    """Apply a frame to the state. Raises `KeyError`, `TypeError` or `ValueError` for a damaged frame."""
     match frame.get("k"):
         case "anchor":
             meta.anchors.append((int(frame["m"]), int(frame["w"])))
@@ -249,10 +245,11 @@ def _take(meta: Meta, frame: frames.Frame) -> None:  # noqa: C901, PLR0912 - a c
             meta.own_step_columns = tuple(str(name) for name in frame["c"])
         case "masks":
             masks = {
-                str(table): {str(name): str(mask) for name, mask in of.items()} for table, of in frame["t"].items()
+                str(table): {str(name): str(mask) for name, mask in columns.items()}
+                for table, columns in frame["t"].items()
             }
             meta.masks = masks
 
 
-def _optional(given: Any, kind: Callable[[Any], T]) -> T | None:  # noqa: ANN401 - JSON
-    return None if given is None else kind(given)
+def _optional(value: Any, convert: Callable[[Any], T]) -> T | None:  # noqa: ANN401 - JSON
+    return None if value is None else convert(value)

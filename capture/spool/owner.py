@@ -1,9 +1,9 @@
 """Owner: whether the process that writes a stream is still alive.
 
-The owner holds a POSIX record lock on its ``owner.json`` for life. `lockf`, not `flock`: a forked worker that
-outlives its parent would keep a `flock`. Such a lock is dropped when *any* descriptor of the file is closed in the
-locking process, so a process never opens an ``owner.json`` that it holds itself; `HELD` says which these are. Where
-locks do not work across (some network file systems), process start time and boot id are the second sign.
+The owner has a POSIX record lock (`lockf`) on its ``owner.json`` until it ends. A `flock` would not do, because a
+forked worker that outlives its parent would keep it. The kernel releases a record lock when the process closes *any*
+descriptor of the file. So a process never opens an ``owner.json`` that it has locked; `HELD` lists them. On network
+file systems without working locks, process start time and boot id identify a live owner.
 """
 
 import fcntl
@@ -17,32 +17,30 @@ from typing import Any, Final, Self
 from ranklake.capture.spool.files import open_regular, read_regular, sync_open_file
 
 OWNER_FILE: Final = "owner.json"
-_STATE, _START_TIME = 0, 19  # fields of /proc/<pid>/stat behind the command's closing bracket
+_STATE, _START_TIME = 0, 19  # fields of /proc/<pid>/stat after the command's closing bracket
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What ``owner.json`` says.
+    """Content of ``owner.json``.
 
-    Attributes
-    ----------
-    pid, start_ticks, boot_id
-        Together name a process for ever. `start_ticks` is 0 and `boot_id` empty where /proc says nothing; `start_ticks`
-        is 0, too, when the process is done with the stream.
+    Attributes ---------- pid, start_ticks, boot_id
+        Together identify a process uniquely. Without /proc, `start_ticks` is 0 and `boot_id` is empty. `start_ticks` is
+        also 0 after the process has released the stream.
     role
         ``main``, or ``worker`` for a forked child.
     family
         Random number that a process and its forked children share.
     spool
-        URI that the segments are meant for; empty if none was configured.
+        URI of the segments' destination; empty if none was configured.
     world_size
-        Ranks of the run.
+        Number of ranks of the run.
     anchor
-        Monotonic and wall ns at the start: what times are computed from if all else is damaged.
+        Monotonic and wall ns at the start: the anchor for wall times if meta.frames is damaged.
     encrypted
-        Whether the segments must be encrypted, whoever seals them.
+        Whether segments must be encrypted, by any process that seals them.
     signed
-        Whether they must be signed, likewise.
+        Whether segments must be signed, by any process that seals them.
     """
 
     pid: int
@@ -58,7 +56,7 @@ class Owner:
 
     @classmethod
     def from_json(cls, raw: bytes) -> Self:
-        """Read it back. Raises `ValueError` if it is not whole."""
+        """Parse the file's bytes. Raises `ValueError` if they are incomplete or damaged."""
         try:
             facts: dict[str, Any] = json.loads(raw)
             mono, wall = facts["anchor"]
@@ -69,9 +67,9 @@ class Owner:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Read a stream's ``owner.json``; None if it is damaged. This process's own must not be asked for.
+        """Read a stream's ``owner.json``; None if it is damaged. Raises `OSError`.
 
-        Raises `OSError`.
+        Do not call it for a stream of this process: closing the file would release its lock.
         """
         raw = read_regular(folder / OWNER_FILE)
         try:
@@ -84,14 +82,14 @@ class Owner:
         return json.dumps(asdict(self)).encode()
 
     def runs(self) -> bool:
-        """Whether that very process runs on this boot; False also where that cannot be known."""
+        """Whether exactly this process is running on this boot; False if unknown."""
         if not self.boot_id or self.boot_id != boot_id() or not self.start_ticks:
             return False
         return start_ticks(self.pid) == self.start_ticks
 
 
 def boot_id() -> str:
-    """Return the kernel's id of this boot, or an empty text."""
+    """Return the kernel's id of this boot; empty if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -99,7 +97,7 @@ def boot_id() -> str:
 
 
 def start_ticks(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot; 0 if it is gone, a zombie, or /proc says nothing."""
+    """Return when a process started, in clock ticks since boot; 0 if it has ended, is a zombie, or without /proc."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
         return 0 if fields[_STATE] in {b"Z", b"X"} else int(fields[_START_TIME])
@@ -108,7 +106,7 @@ def start_ticks(pid: int) -> int:
 
 
 class _OpenIncarnations:
-    """Incarnations whose owner.json this process has open."""
+    """Incarnations whose owner.json this process has opened."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -132,7 +130,7 @@ class _OpenIncarnations:
             self._held.discard(incarnation)
 
     def after_fork(self) -> None:
-        """Locks are not inherited, so a child holds none."""
+        """Reset in a forked child, because locks are not inherited."""
         self._lock = threading.Lock()
         self._held = set()
 
@@ -142,14 +140,14 @@ os.register_at_fork(after_in_child=HELD.after_fork)
 
 
 class OwnerLock:
-    """The held lock of one stream. `incarnation` must have been reserved by ``HELD.take``."""
+    """The lock of one stream, acquired. `incarnation` must have been reserved by ``HELD.take``."""
 
     def __init__(self, fd: int, incarnation: int) -> None:
         self._fd, self._incarnation, self._pid = fd, incarnation, os.getpid()
 
     @classmethod
     def create(cls, folder: Path, owner: Owner, incarnation: int) -> Self:
-        """Write ``owner.json`` in a folder nobody else sees yet, and lock it. Raises `OSError`."""
+        """Write ``owner.json`` in a folder that is still hidden, and lock it. Raises `OSError`."""
         fd = os.open(folder / OWNER_FILE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -161,16 +159,15 @@ class OwnerLock:
 
     @classmethod
     def seize(cls, folder: Path, incarnation: int) -> tuple[Self, Owner | None] | None:
-        """Lock a stream whose owner is dead; None if it lives, or somebody else has seized it.
+        """Lock a stream whose owner is dead; None if the owner is alive, or another process has the lock.
 
-        Returns
-        -------
-        The lock and what owner.json says, None if that is damaged. Raises `OSError` if the file cannot be opened.
+        Returns ------- The lock, and the content of owner.json (None if damaged). Raises `OSError` if the file cannot
+        be opened.
         """
         fd = open_regular(folder / OWNER_FILE, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(fd).st_nlink == 0:  # the former holder finished and removed the stream
+            if os.fstat(fd).st_nlink == 0:  # the previous owner finished and deleted the stream
                 os.close(fd)
                 return None
             raw = os.pread(fd, 1 << 16, 0)
@@ -187,20 +184,20 @@ class OwnerLock:
         return cls(fd, incarnation), owner
 
     def resign(self, owner: Owner) -> None:
-        """Write down that the owner is done with the stream, so that it can be taken over while the process lives.
+        """Record that the owner has released the stream, so that it can be adopted while the process is alive.
 
-        One write of as many bytes as there were: a process killed here leaves a file that is whole. Raises `OSError`.
+        This is a single write of the same length, so a process killed here leaves a complete file. Raises `OSError`.
         """
         if os.getpid() == self._pid and self._fd >= 0:
-            done = replace(owner, start_ticks=0).to_json()
-            os.pwrite(self._fd, done.ljust(len(owner.to_json())), 0)
+            released = replace(owner, start_ticks=0).to_json()
+            os.pwrite(self._fd, released.ljust(len(owner.to_json())), 0)
 
     def sync(self) -> None:
-        """Bring ``owner.json`` to the disk. Raises `OSError`."""
+        """Sync ``owner.json`` to disk. Raises `OSError`."""
         sync_open_file(self._fd)
 
     def release(self) -> None:
-        """Give the lock up. In a child that inherited the descriptor this closes it and nothing more."""
+        """Release the lock. In a forked child, only close the inherited descriptor."""
         fd, self._fd = self._fd, -1
         if fd < 0:
             return
@@ -210,7 +207,7 @@ class OwnerLock:
 
 
 def is_orphan(folder: Path, incarnation: int) -> bool:
-    """Whether a stream's owner is dead and nobody has taken it over. Raises `OSError`."""
+    """Whether a stream's owner is dead and no other process has adopted the stream. Raises `OSError`."""
     if not HELD.take(incarnation):
         return False
     seized = None

@@ -1,16 +1,16 @@
-"""Stream: the folder of one incarnation (one process that records).
+"""Stream: the folder of one incarnation, which is one process that records.
 
     <local>/<run>/a<attempt>/r<rank>-<incarnation>/
         owner.json                                  locked while its process lives
-        meta.frames                                 identity, anchors, definitions, gaps, what was sealed
+        meta.frames                                 identity, anchors, definitions, gaps, sealed segments
         <lane>.spare                                prepared, empty
         <lane>-<segment>.open                       slots or frames being written
         <table>-<segment>~<date>~<rows>~<sha256>.sealed   Parquet, to be uploaded; encrypted: ….<key id>.sealed
-        ….acked                                     uploaded, about to be deleted; by the stream's process if it lives
-        ….dropped                                   given up for lack of room, about to be counted and deleted
+        ….acked                                     uploaded; the stream's process deletes it, or recovery
+        ….dropped                                   evicted to free disk space; to be counted and deleted
 
-The state of a file is its name and changes by rename alone. A local name leaves out what the folder says: with run,
-table and date a segment's full name can pass the 255 bytes that file systems allow.
+The state of a file is its name, and changes only by renaming. Local names omit the facts in the folder's name, because
+a segment's full name, with run, table and date, can exceed the 255 bytes that file systems allow.
 """
 
 import contextlib
@@ -37,8 +37,8 @@ from ranklake.segments.segment import ClockReading
 
 META_FILE: Final = "meta.frames"
 
-_STALE_S: Final = 3600.0
-_NOT_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
+_STALE_AFTER_S: Final = 3600.0
+_MISSING_ERRORS: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 
 
 def new_incarnation() -> int:
@@ -48,22 +48,20 @@ def new_incarnation() -> int:
 
 @dataclass
 class Stream:
-    """A stream being written by this process.
+    """A stream that this process writes.
 
-    Attributes
-    ----------
-    name, folder
-        Whose it is and where.
+    Attributes ---------- name, folder
+        Identity of the stream, and its folder.
     inode
-        Of the folder: if another one is found at its path, or none, the stream has vanished.
+        Inode of the folder. If the path has another inode, or none, the stream has vanished.
     waiting
-        Rows of sealed segments that are not uploaded, by file name, so that they can be counted if the folder vanishes.
+        Table and rows of segments that are not uploaded, by file name, for counting them if the folder vanishes.
     files_named
-        How many files were given a name so far.
+        Number of files that were given a name so far.
     sealed_rows
-        Rows in segments that were sealed so far.
+        Rows in segments sealed so far.
     clock_step_ns
-        By how much the wall clock was set, as far as no event tells it yet.
+        Sum of the steps of the wall clock that no event has reported yet.
     """
 
     name: StreamName
@@ -78,12 +76,12 @@ class Stream:
     clock_step_ns: int = 0
     _last_anchor: tuple[Anchor, ClockReading] | None = None
     _names_synced: int = -1
-    _names_again: bool = False
+    _is_sync_repeated: bool = False
     _numbers: "defaultdict[str, itertools.count[int]]" = field(default_factory=lambda: defaultdict(itertools.count))
     _mutex: threading.RLock = field(default_factory=threading.RLock)
 
     @classmethod
-    def create(  # noqa: PLR0913 - a stream is who writes it and how
+    def create(  # noqa: PLR0913 - a stream has many independent facts
         cls,
         root: Path,
         run: str,
@@ -97,9 +95,9 @@ class Stream:
         encrypted: bool = False,
         signed: bool = False,
     ) -> Self:
-        """Make a stream's folder, already locked when it appears.
+        """Create a stream's folder, locked from the moment when it appears.
 
-        Raises `OSError`, leaving nothing a reader would take up.
+        Raises `OSError`; a folder that is left behind then is hidden from readers.
         """
         name = StreamName(run, attempt, rank, new_incarnation())
         folder = name.folder(root)
@@ -118,7 +116,7 @@ class Stream:
             signed=signed,
         )
         hidden = folder.with_name(NEW + folder.name)
-        _make(hidden)
+        _make_folder(hidden)
         HELD.take(name.incarnation)
         lock = None
         try:
@@ -138,13 +136,13 @@ class Stream:
         return stream
 
     def note(self, facts: dict[str, Any]) -> None:
-        """Append a frame to meta.frames. Raises `OSError`, or what `frames.pack` raises."""
+        """Append a frame to meta.frames. Raises `OSError`, and the errors of `frames.pack`."""
         with self._mutex:
             self._meta.append(facts)
             self.sealed_rows += facts["r"] if facts.get("k") == "sealed" else 0
 
     def anchor(self) -> None:
-        """Note both clocks, and what the kernel says of them. Raises `OSError`."""
+        """Write a frame with the time of both clocks and the kernel's clock state. Raises `OSError`."""
         anchor = read_anchor()
         reading = read_clock(anchor[0])
         self.note(anchor_frame(anchor, reading))
@@ -153,11 +151,11 @@ class Stream:
             self.clock_step_ns += step_between(before[0], anchor, asleep_between(before[1], reading))
 
     def note_gaps(self, counts: "Counter[tuple[str, str]]") -> None:
-        """Note gap counts, all in one frame, so that they are written down whole or not. Raises `OSError`."""
+        """Write all gap counts in one frame, so that either all or none are written. Raises `OSError`."""
         self.note({"k": "gaps", "n": [[table, reason, rows] for (table, reason), rows in sorted(counts.items())]})
 
     def next_segment(self, table: str) -> int:
-        """Return a segment number that this table has not had."""
+        """Return the next segment number of a table."""
         return next(self._numbers[table])
 
     def next_open(self, lane: str) -> Path:
@@ -166,7 +164,7 @@ class Stream:
         return self.folder / f"{lane}-{self.next_segment(table_of(lane)):06d}{OPEN}"
 
     def note_acks(self) -> None:
-        """Take note of what the agent has sent, and delete it. Raises `OSError`."""
+        """Delete the segments that the agent has uploaded. Raises `OSError`."""
         for name in list(self.waiting):
             acked = (self.folder / name).with_suffix(ACKED)
             if acked.exists():
@@ -174,58 +172,58 @@ class Stream:
                 acked.unlink(missing_ok=True)
 
     def is_gone(self) -> bool:
-        """Whether the folder is no longer the one that was made; one that cannot be asked for now has not vanished.
+        """Whether the folder was removed or replaced. False on other errors.
 
-        What a server that does not answer has may yet be sealed, so it must not be counted as lost.
+        A file server that does not answer may still have the files, so they must not be counted as lost.
         """
         try:
             return self.folder.stat().st_ino != self.inode
         except OSError as error:
-            return error.errno in _NOT_THERE
+            return error.errno in _MISSING_ERRORS
 
     def frames(self) -> Scan:
-        """Read meta.frames back, wherever it is now. Raises `OSError`."""
+        """Read meta.frames through its open descriptor, even if it was moved. Raises `OSError`."""
         with self._mutex:
             return self._meta.read()
 
     def sync(self) -> None:
-        """Bring meta.frames to the disk. Raises `OSError`."""
+        """Sync meta.frames to disk. Raises `OSError`."""
         self._meta.sync()
 
     def sync_names(self) -> None:
-        """Bring the names of new files, and at first of the folder itself, to the disk. Raises `OSError`.
+        """Sync the names of new files to disk; the first call also syncs the folder's own name. Raises `OSError`.
 
-        A file gets its name a moment before it is made, so after each new name the next round syncs once more.
+        A name is counted shortly before its file is created, so the next call after a new name syncs again.
         """
         named = self.files_named
-        if named == self._names_synced and not self._names_again:
+        if named == self._names_synced and not self._is_sync_repeated:
             return
         sync_folder(self.folder)
         if self._names_synced < 0:
             self._lock_file.sync()
             for parent in self.folder.parents[:3]:
                 sync_folder(parent)
-        self._names_again = named != self._names_synced
+        self._is_sync_repeated = named != self._names_synced
         self._names_synced = named
 
     def close(self) -> None:
-        """Close files and give up the lock; the folder stays for whoever adopts it."""
+        """Close files and release the lock. The folder is kept for the process that adopts it."""
         self._meta.close()
-        with contextlib.suppress(OSError):  # then it is adopted when the process has ended
+        with contextlib.suppress(OSError):  # on an error, it is adopted after the process has ended
             self._lock_file.resign(self.owner)
         self._lock_file.release()
 
     def give_to(self, name: StreamName, world_size: int) -> Path:
-        """Let go of the stream, which turned out to be another's; return its folder, for whoever seals it.
+        """Rename the stream to another run or rank and release it; return its folder, for sealing.
 
-        Nothing of it may be sealed yet. Raises `OSError`; the stream is let go of all the same.
+        No segment of it may be sealed yet. Raises `OSError`; the stream is released in this case, too.
         """
         before, self.owner = self.folder, replace(self.owner, world_size=world_size)
         folder = name.folder(before.parents[2])
-        try:  # while it is locked: nobody may take it for the other's
+        try:  # the rename happens under the lock, so that nobody adopts the stream meanwhile
             if folder != before:
                 hidden = folder.with_name(NEW + folder.name)
-                _make(hidden)
+                _make_folder(hidden)
                 before.rename(folder)
                 hidden.rmdir()
                 _remove_empty(before)
@@ -235,13 +233,13 @@ class Stream:
         return self.folder
 
     def discard(self) -> None:
-        """Remove the stream, all of whose rows are safe elsewhere, and give up the lock."""
+        """Delete the stream, whose rows are all stored elsewhere, and release the lock."""
         discard(self.folder)
         self.close()
 
 
 def anchor_frame(anchor: Anchor, reading: ClockReading) -> dict[str, Any]:
-    """Return the frame that holds an anchor; what the kernel does not say is left out."""
+    """Return the frame of an anchor, with the kernel's clock state if it is known."""
     _, *reading_fields = astuple(reading)
     return {
         "k": "anchor",
@@ -251,8 +249,8 @@ def anchor_frame(anchor: Anchor, reading: ClockReading) -> dict[str, Any]:
     }
 
 
-def _make(folder: Path) -> None:
-    """Make a folder and its parents, which another process may be removing: its own stream there was the last."""
+def _make_folder(folder: Path) -> None:
+    """Create a folder and its parents; try again if another process removes an empty parent meanwhile."""
     for tries_left in (2, 1, 0):
         try:
             folder.mkdir(mode=0o700, parents=True)
@@ -264,17 +262,17 @@ def _make(folder: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Remove a finished stream.
+    """Delete a finished stream.
 
-    It is renamed first: a stream without its meta.frames, left by a process killed in here, would look like one
-    whose end nobody had recorded.
+    It is renamed first. A process that is killed between deletions would otherwise leave a stream without meta.frames,
+    which looks like a stream whose end was not recorded.
     """
-    gone = folder.with_name(GONE + folder.name)
+    removed = folder.with_name(GONE + folder.name)
     try:
-        folder.rename(gone)
+        folder.rename(removed)
     except OSError:
         return
-    shutil.rmtree(gone, ignore_errors=True)
+    shutil.rmtree(removed, ignore_errors=True)
     _remove_empty(folder)
 
 
@@ -287,16 +285,16 @@ def _remove_empty(folder: Path) -> None:
 
 
 def sweep(root: Path, is_ours: Callable[[Path], bool] = is_mine) -> None:
-    """Remove streams that were never opened or are half removed, left by killed processes; `is_ours` as of `streams`.
+    """Delete streams that killed processes left half created or half deleted, and empty folders of attempts and runs.
 
-    Likewise folders of attempts and runs that are empty: whoever is about to make a stream there tries again.
+    A process that is creating a stream in such an empty folder tries again. `is_ours` is as in `streams`.
     """
     for folder in leftover_folders(root, GONE, is_ours):
         with contextlib.suppress(OSError), with_rights_of(folder):
             shutil.rmtree(folder, ignore_errors=True)
     for folder in leftover_folders(root, NEW, is_ours):
         with contextlib.suppress(OSError), with_rights_of(folder):
-            if time.time() - folder.stat().st_mtime > _STALE_S:
+            if time.time() - folder.stat().st_mtime > _STALE_AFTER_S:
                 shutil.rmtree(folder, ignore_errors=True)
     for folder in empty_folders(root, is_ours):
         with contextlib.suppress(OSError), with_rights_of(folder):

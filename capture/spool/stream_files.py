@@ -1,4 +1,4 @@
-"""Stream files: parses the names of a stream's folder and files, finds them, and counts what waits to be sent."""
+"""Stream files: parse the names of a stream's folder and files, list them, and count unsent segments."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ _SEALED: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, order=True)
 class StreamName:
-    """Whose rows a folder holds."""
+    """Run, attempt, rank and incarnation of a stream."""
 
     run: str
     attempt: int
@@ -33,12 +33,12 @@ class StreamName:
     incarnation: int
 
     def folder(self, root: Path) -> Path:
-        """Return where the stream lies below a local spool."""
+        """Return the folder of the stream in a local spool."""
         return root / self.run / f"a{self.attempt}" / f"r{self.rank:05d}-{self.incarnation:016x}"
 
     @classmethod
     def of(cls, folder: Path) -> Self | None:
-        """Read the name off a folder's path; None if it is no stream's."""
+        """Parse a folder's path; None if it is not the folder of a stream."""
         own, attempt = _FOLDER.fullmatch(folder.name), _ATTEMPT.fullmatch(folder.parent.name)
         run = folder.parent.parent.name
         if not own or not attempt or not RUN_NAME.fullmatch(run):
@@ -48,7 +48,7 @@ class StreamName:
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A file of slots or frames that is not sealed yet."""
+    """An unsealed file of slots or frames."""
 
     path: Path
     lane: str
@@ -56,12 +56,12 @@ class OpenFile:
 
     @property
     def table(self) -> str:
-        """The table that its rows belong to."""
+        """Table of the file's rows."""
         return table_of(self.lane)
 
     @classmethod
     def of(cls, path: Path) -> Self | None:
-        """Read the name of a path; None if it is another kind of file."""
+        """Parse a file's name; None for another kind of file."""
         match = _OPEN.fullmatch(path.name)
         if not match:
             return None
@@ -70,7 +70,7 @@ class OpenFile:
 
 @dataclass(frozen=True, slots=True)
 class SealedFile:
-    """A segment that waits for its upload; `key_id` as in `SegmentName`."""
+    """A segment that is not uploaded yet; `key_id` is as in `SegmentName`."""
 
     path: Path
     table: str
@@ -82,7 +82,7 @@ class SealedFile:
 
     @classmethod
     def of(cls, path: Path) -> Self | None:
-        """Read the name of a path; None if it is another kind of file."""
+        """Parse a file's name; None for another kind of file."""
         match = _SEALED.fullmatch(path.name)
         if not match:
             return None
@@ -94,9 +94,9 @@ class SealedFile:
         return f"{table}-{segment:06d}~{date}~{rows}~{sha256}{f'.{key_id}' if key_id else ''}{SEALED}"
 
     def acknowledge(self) -> Path:
-        """Write down, by its name, that the segment is in the spool; return what the file is called then.
+        """Rename the file to mark the segment as uploaded; return the new path.
 
-        Raises `OSError`. Whoever else has sent it and was faster has done this: that is no error.
+        It is not an error if another uploader has renamed the file already. Raises `OSError`.
         """
         with contextlib.suppress(FileNotFoundError):
             self.path.rename(self.acked)
@@ -104,14 +104,13 @@ class SealedFile:
 
     @property
     def acked(self) -> Path:
-        """What the file is called when its segment is in the spool."""
+        """Path of the file after its segment was uploaded."""
         return self.path.with_suffix(ACKED)
 
     def read_to_send(self) -> bytes:
-        """Return the segment's bytes, and mark the file as one that may be in the store from now on.
+        """Return the segment's bytes, and mark that an upload was tried, so that the store may have it.
 
-        The mark is that its owner may no longer write to it. Raises `OSError`: if there is no such file, it was sent
-        or given up.
+        The mark removes the owner's right to write the file. Raises `OSError`; a missing file was sent or evicted.
         """
         with open(open_regular(self.path), "rb") as file:  # noqa: PTH123 - a descriptor
             with contextlib.suppress(PermissionError, NotImplementedError):  # a file system without permissions
@@ -120,11 +119,11 @@ class SealedFile:
 
     @staticmethod
     def is_tried(path: Path) -> bool:
-        """Whether a segment, whatever it is called now, may be in the store. Raises `OSError`."""
+        """Whether an upload of the segment at a path was tried. Raises `OSError`."""
         return not path.stat().st_mode & stat.S_IWUSR
 
     def remote(self, stream: StreamName) -> str:
-        """Return the segment's path below the spool's URI."""
+        """Return the segment's path relative to the spool's URI."""
         name = SegmentName(
             run=stream.run,
             attempt=stream.attempt,
@@ -145,7 +144,7 @@ def open_files(folder: Path) -> list[OpenFile]:
 
 
 def sealed_files(folder: Path) -> list[SealedFile]:
-    """Return the segments of a stream that wait, by table and segment. Raises `OSError`."""
+    """Return the unsent segments of a stream, by table and segment. Raises `OSError`."""
     files = [file for path in regular_files(folder) if (file := SealedFile.of(path))]
     return sorted(files, key=lambda file: (file.table, file.segment))
 
@@ -153,8 +152,8 @@ def sealed_files(folder: Path) -> list[SealedFile]:
 def ready_files(folder: Path) -> list[SealedFile]:
     """Return the segments of a stream that may be sent, by table and segment. Raises `OSError`.
 
-    A segment whose slots are still there may have to be sealed again, so it is not ready. What is sealed is listed
-    first: slots that are gone by the second listing are gone for good.
+    A segment is not ready while its slot file exists, because it may be sealed again. Sealed files are listed before
+    slot files, so a slot file that is missing in the second listing was deleted after sealing.
     """
     waiting = sealed_files(folder)
     unfinished = {(file.table, file.segment) for file in open_files(folder)}
@@ -162,31 +161,29 @@ def ready_files(folder: Path) -> list[SealedFile]:
 
 
 def streams(root: Path, is_ours: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
-    """Yield the folders of streams below a local spool, sorted; what cannot be listed is skipped.
+    """Yield the folders of streams in a local spool, sorted. Folders that cannot be listed are skipped.
 
-    Parameters
-    ----------
-    is_ours
-        Says of a folder whether to yield it; by default those of this process's user.
+    Parameters ---------- is_ours
+        Whether to yield a folder; by default, whether it belongs to this process's user.
     """
     yield from (path for path in _below_attempts(root) if StreamName.of(path) and is_ours(path))
 
 
 def leftover_folders(root: Path, kind: str, is_ours: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
-    """Yield what killed processes left of streams half made (`NEW`) or removed (`GONE`); `is_ours` as of `streams`."""
+    """Yield streams that killed processes left half created (`NEW`) or half deleted (`GONE`); `is_ours` as above."""
     yield from (path for path in _below_attempts(root) if path.name.startswith(kind) and is_ours(path))
 
 
 def empty_folders(root: Path, is_ours: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
-    """Yield the folders of attempts, and then those of runs, in which nothing lies; `is_ours` as of `streams`."""
+    """Yield the empty folders of attempts, then those of runs; `is_ours` is as in `streams`."""
     for run in _entries(root):
-        if RUN_NAME.fullmatch(run.name) and not run.name.startswith("."):  # those are the leader's
+        if RUN_NAME.fullmatch(run.name) and not run.name.startswith("."):  # hidden folders contain other files
             attempts = (folder for folder in _entries(run) if _ATTEMPT.fullmatch(folder.name))
             yield from (folder for folder in (*attempts, run) if is_ours(folder) and _is_empty(folder))
 
 
 def _below_attempts(root: Path) -> Iterator[Path]:
-    """Yield all that lies where streams do. Not by a glob, which raises if a folder goes while it is listed."""
+    """Yield all entries of attempts' folders. A glob would raise if a folder were deleted meanwhile."""
     for run in _entries(root):
         for attempt in _entries(run):
             if _ATTEMPT.fullmatch(attempt.name):
@@ -210,7 +207,7 @@ def _entries(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class PendingSegments:
-    """Segments that wait to be sent, and their rows; files that are not sealed yet, whose rows nobody has counted."""
+    """Number of unsent segments and their rows, and of unsealed files, whose rows are not counted yet."""
 
     segments: int = 0
     rows: int = 0
@@ -218,13 +215,13 @@ class PendingSegments:
 
 
 def pending_segments(root: Path) -> PendingSegments:
-    """Return what waits below a local spool; what cannot be listed is passed over."""
+    """Return the counts of a local spool. Streams that cannot be listed are skipped."""
     segments = rows = unsealed = 0
     for folder in streams(root):
         try:
             sealed = sealed_files(folder)
             unsealed += len(open_files(folder))
-        except OSError:  # it was sent meanwhile, or is another user's
+        except OSError:  # sent meanwhile, or of another user
             continue
         segments += len(sealed)
         rows += sum(file.rows for file in sealed)
