@@ -1,8 +1,8 @@
-"""Double buffer: slots that are overwritten repeatedly and still whole at any moment, even after a kill.
+"""Double buffer: slots that are overwritten repeatedly and have a complete state at any moment, even after a kill.
 
-A slot holds its state twice, each copy with a sequence number behind it. A write goes to the older copy, its number
-last; readers take the copy with the higher number (see `folded`). So a kill in the middle of a write costs the value
-whose call had not returned, and no other.
+A slot has two copies of its state, each followed by a sequence number. A write replaces the older copy and writes its
+number last. Readers use the copy with the higher number. So a kill during a write loses only the value whose call had
+not returned.
 """
 
 import struct
@@ -19,71 +19,69 @@ Field = float | bytes
 
 
 class DoubleBuffer:
-    """How the slots of a layout whose state is there twice are written.
+    """Writes the slots of a layout with two copies of the state.
 
-    Parameters
-    ----------
-    lane
-        Where the slots are.
+    Parameters ---------- lane
+        Lane of the slots.
     state
-        `struct` codes of one copy, without the sequence number behind it.
+        `struct` codes of one copy, without its sequence number.
     """
 
     def __init__(self, lane: AnyLane, state: str) -> None:
         copy = struct.Struct(f"<{state}q")
-        before = lane.layout.offset("a_end_ns")
-        behind = lane.layout.slot_bytes - before - copy.size - 8
+        header_bytes = lane.layout.offset("a_end_ns")
+        rest_bytes = lane.layout.slot_bytes - header_bytes - copy.size - 8
         self._lane = lane
-        self._pack_first: Pack = struct.Struct(f"<q{state}q{behind}xII").pack_into
+        self._pack_first: Pack = struct.Struct(f"<q{state}q{rest_bytes}xII").pack_into
         self.pack: Pack = copy.pack_into
         self.copy_bytes = copy.size
-        self.places = before + copy.size, before  # of copies with an even and with an odd sequence number
+        self.offsets = header_bytes + copy.size, header_bytes  # of the copy with even, and with odd sequence numbers
 
     def begin(self, start_ns: int, series: int, state: tuple[Field, ...]) -> "BufferedSlot | None":
-        """Take a slot and write its first state; None if there is no place, which is then counted as one row."""
-        # The lane only hands the fields on; bytes are for arrays.
+        """Take a slot and write its first state; None if there is no slot, and the row was counted as a gap."""
+        # The lane only passes the fields on; arrays are bytes.
         place = self._lane.put(self._pack_first, start_ns, *state, 1, series)  # type: ignore[arg-type]
         return None if place is None else BufferedSlot(self, place)
 
 
 class BufferedSlot:
-    """One slot in use. One thread writes it."""
+    """One slot in use, which a single thread writes."""
 
-    __slots__ = ("_pack", "_places", "_record", "_sequence", "_size", "_view")
+    __slots__ = ("_offsets", "_pack", "_record", "_sequence", "_size", "_view")
 
     def __init__(self, buffer: DoubleBuffer, place: Place) -> None:
         self._view, offset = place
-        self._record = _record_behind(self._view)
+        self._record = _record_of(self._view)
         self._pack, self._size = buffer.pack, buffer.copy_bytes
-        even, odd = buffer.places
-        self._places = offset + even, offset + odd
+        even, odd = buffer.offsets
+        self._offsets = offset + even, offset + odd
         self._sequence = 1
 
     def write(self, state: tuple[Field, ...]) -> bool:
-        """Replace the state; False if the file was taken to be sealed, with the state before."""
+        """Replace the state; False if the file was closed for sealing, with the previous state in it."""
         sequence = self._sequence + 1
         try:
-            self._pack(self._view, self._places[sequence & 1], *state, sequence)
+            self._pack(self._view, self._offsets[sequence & 1], *state, sequence)
         except (TypeError, ValueError):  # the view is released: decision 007
             return False
-        if self._record is not None:  # in memory so far
-            begin = self._places[sequence & 1]
+        if self._record is not None:  # the view is a copy in memory
+            begin = self._offsets[sequence & 1]
             if not self._record.write_again(begin, begin + self._size):
                 return False
         self._sequence = sequence
         return True
 
 
-def _record_behind(view: memoryview) -> Record | None:
+def _record_of(view: memoryview) -> Record | None:
     try:
-        behind: object = view.obj
-    except ValueError:  # released just now: the first write will find that, too
+        buffer: object = view.obj
+    except ValueError:  # released meanwhile; the first write fails in the same way
         return None
-    return behind if isinstance(behind, Record) else None
+    return buffer if isinstance(buffer, Record) else None
 
 
 INTERVAL_CODES: Final = "".join(code for _, code in INTERVALS.fields[1:10])
 HISTOGRAM_CODES: Final = "".join(
     code if len(code) == 1 else f"{8 * int(code[:-1])}s" for _, code in HISTOGRAMS.fields[1:15]
 )
-"""Arrays of counts are handed over as bytes: three hundred Python integers would take longer than all the rest."""
+"""Arrays of counts are passed as bytes, because packing 320 Python integers would dominate the cost."""

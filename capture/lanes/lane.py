@@ -1,11 +1,10 @@
-"""Lane: the open slot file of one layout, its successor, and the handling of rows that find no slot.
+"""Lane: the open slot file of one layout, its successor, and the handling of rows for which there is no slot.
 
-writers ──▶ pair ──▶ open file ──full or cut──▶ retired ──nobody writes──▶ collected by the sealer
-▲
-spare, prepared in the background
+    writers ──▶ pair ──▶ open file ──full or cut──▶ retired ──no writer left──▶ collected by the sealer
+                             ▲
+                             spare, prepared in the background
 
-One class, because all of it is what may be done under the lane's one lock: half of it elsewhere would be as long, and
-the lock's rules would stand in two places.
+This is one class because all its methods share one lock, whose rules are then documented in one place.
 """
 
 import contextlib
@@ -21,13 +20,13 @@ from ranklake.capture.common.layouts import MARK, Layout
 from ranklake.capture.lanes.slots import SHUT, Pair, Place, SlotFile, is_released
 
 RETRY_NS: Final = 1_000_000_000
-PRESSED_NS: Final = 50_000_000  # room within the budget is quickly asked for, and quickly made
+PRESSED_NS: Final = 50_000_000  # the disk budget is cheap to check, and sealing frees space quickly
 _PAUSE_S: Final = 0.02
-LEAST_AHEAD_BYTES: Final = 1 << 20  # of pages kept ready in front of the writers
+LEAST_AHEAD_BYTES: Final = 1 << 20  # of pages prefaulted ahead of the writers
 
 
-def _no_waker() -> None:
-    """Wake nobody."""
+def _do_nothing() -> None:
+    """Do nothing: the default of `Lane.wake`."""
 
 
 def _remove(spare: SlotFile) -> None:
@@ -37,46 +36,40 @@ def _remove(spare: SlotFile) -> None:
 
 
 def _is_lasting(refused: RefusedError) -> bool:
-    """Whether room has to come from elsewhere: room within the disk budget is made here, by sealing and folding."""
+    """Whether this process cannot end the shortage itself, as sealing and folding do for the disk budget."""
     return refused.reason not in {BACKPRESSURE, BLOCKED}
 
 
 class Lane:
     """The open slot file of one layout, and its successor.
 
-    Parameters
-    ----------
-    layout
-        Of the slots.
+    Parameters ---------- layout
+        Layout of the slots.
     create
-        Makes the next `SlotFile`, or raises `RefusedError`.
+        Creates the next `SlotFile`, or raises `RefusedError`.
     spare
-        Makes a `SlotFile` in advance, under a name that is not yet a segment's; may raise `RefusedError`.
+        Creates a `SlotFile` in advance, under a temporary name; may raise `RefusedError`.
     adopt
-        Gives a spare its name as a segment's file, or raises `RefusedError`.
+        Renames a spare to a segment's file, or raises `RefusedError`.
     refuse
-        Called with (table, reason, rows, detail) for rows that found no place.
+        Called with (table, reason, rows, detail) for rows that could not be written.
     weigh
-        Counts the rows in an ended file: a slot may hold several.
+        Counts the rows in a retired file; a slot may have several rows.
 
-    Attributes
-    ----------
-    alone
-        Set in a forked child, where no sealer runs: ended files are closed at once and left to the parent's.
+    Attributes ---------- alone
+        True in a forked child, where no sealer runs. Retired files are closed immediately, and the parent seals them.
     is_shut
         Whether `shut` was called.
     fold
-        Called with the fields of rows that find no room within the disk budget, to make less of them; it counts them.
+        Called with the fields of rows that exceed the disk budget; it aggregates and counts them.
     patience_s
-        How long a call may wait for room within the disk budget.
+        Seconds that a call may wait for space within the disk budget.
     wake
-        Called when a prepared file was taken and another is wanted; by any thread, and in signal handlers.
+        Called when the spare was used and another is needed; from any thread and from signal handlers.
 
-    Notes
-    -----
-    `pair` is read without a lock by any thread. Everything else is written under `_lock`, which is re-entrant
-    because a signal handler may log while the same thread is in here. Ended files are closed under `_collecting`, which
-    no writer takes, and which is taken before `_lock`.
+    Notes ----- Any thread reads `pair` without a lock. All other state is written under `_lock`. It is re-entrant,
+    because a signal handler may log while its thread has the lock. Retired files are closed under `_collecting`, which
+    no writer takes and which is acquired before `_lock`.
     """
 
     def __init__(
@@ -89,11 +82,11 @@ class Lane:
         weigh: Callable[[SlotFile], int],
     ) -> None:
         self.layout = layout
-        self._slot_bytes = layout.slot_bytes  # asked for at every row
+        self._slot_bytes = layout.slot_bytes  # cached: read for every row
         self.alone = False
         self.fold: Callable[..., None] | None = None
         self.patience_s = 0.0
-        self.wake: Callable[[], object] = _no_waker
+        self.wake: Callable[[], object] = _do_nothing
         self.pair: Pair = SHUT
         self.retired: list[SlotFile] = []
         self._create, self._make_spare, self._adopt = create, spare, adopt
@@ -104,20 +97,18 @@ class Lane:
         self._refused: RefusedError | None = None
         self._retry_ns = 0
         self.is_shut = False
-        self._ahead_bytes = layout.file_bytes  # until it is known how fast the writers are
-        self._synced: tuple[Path | None, int] = (None, 0)  # which file, how far
+        self._ahead_bytes = layout.file_bytes  # until the speed of the writers is measured
+        self._synced: tuple[Path | None, int] = (None, 0)  # last synced file and position
 
     def put(self, pack: Callable[..., None], *fields: float, rows: int = 1) -> Place | None:
-        """Write one slot, making room where needed, and return where it is; None if it was counted as a gap.
+        """Write one slot, in a new file if needed; return its place, or None if it was counted as a gap.
 
-        Parameters
-        ----------
-        pack
-            `pack_into` of the layout's packer or of one of the same size.
+        Parameters ---------- pack
+            `pack_into` of the layout's packer, or of a packer of the same size.
         fields
-            All but the mark: plain ints and floats, whose conversion runs no foreign code.
+            All fields except the mark: plain ints and floats, whose conversion runs no foreign code.
         rows
-            How many rows the slot holds.
+            Number of rows in the slot.
         """
         while True:
             pair = self.pair
@@ -131,53 +122,53 @@ class Lane:
                 if not is_released(view):
                     self._refuse(self.layout.table, BAD_VALUE, rows, str(error))
                     return None
-            why = self._advance(pair)
-            if why is not None:
-                self._give_up(why, fields, rows)
+            refused = self._advance(pair)
+            if refused is not None:
+                self._drop_rows(refused, fields, rows)
                 return None
 
-    def _give_up(self, why: RefusedError, fields: tuple[float, ...], rows: int) -> None:
-        if self.fold is not None and why.reason == BACKPRESSURE:
+    def _drop_rows(self, refused: RefusedError, fields: tuple[float, ...], rows: int) -> None:
+        if self.fold is not None and refused.reason == BACKPRESSURE:
             self.fold(*fields)
         else:
-            self._refuse(self.layout.table, why.reason, rows, why.detail)
+            self._refuse(self.layout.table, refused.reason, rows, refused.detail)
 
-    def _advance(self, seen: Pair) -> RefusedError | None:
-        """Publish a next file unless another thread did; return why none is available."""
-        until = None
+    def _advance(self, used_pair: Pair) -> RefusedError | None:
+        """Publish the next file unless another thread did; if no file is available, return the refusal."""
+        deadline = None
         while True:
             with self._lock:
-                if self.pair is not seen:
+                if self.pair is not used_pair:
                     return None
                 if self._refused is not None and time.monotonic_ns() < self._retry_ns:
                     return self._refused
                 try:
                     self._publish(self._next_file())
-                except RefusedError as refused:
+                except RefusedError as error:
                     self._publish(None)
-                    seen, why = self.pair, refused
+                    used_pair, refused = self.pair, error
                 else:
                     self._refused = None
                     return None
                 now = time.monotonic()
-                until = now + self.patience_s if until is None else until
-                if why.reason != BACKPRESSURE or now >= until:
-                    if why.reason == BACKPRESSURE and self.patience_s:
-                        why = RefusedError(BLOCKED, why.detail)
-                    pause_ns = PRESSED_NS if why.reason == BACKPRESSURE else RETRY_NS
-                    self._refused, self._retry_ns = why, time.monotonic_ns() + pause_ns
+                deadline = now + self.patience_s if deadline is None else deadline
+                if refused.reason != BACKPRESSURE or now >= deadline:
+                    if refused.reason == BACKPRESSURE and self.patience_s:
+                        refused = RefusedError(BLOCKED, refused.detail)
+                    pause_ns = PRESSED_NS if refused.reason == BACKPRESSURE else RETRY_NS
+                    self._refused, self._retry_ns = refused, time.monotonic_ns() + pause_ns
                     self.wake()
-                    return why
+                    return refused
             self.wake()
-            time.sleep(_PAUSE_S)  # without the lock: sealing, which makes room, needs it
+            time.sleep(_PAUSE_S)  # without the lock, which sealing needs to free space
 
     def _next_file(self) -> SlotFile:
         spare, self._spare = self._spare, None
         self.wake()
         if spare is None:
             refused = self._refused
-            if refused is not None and _is_lasting(refused) and self.wake is not _no_waker:
-                raise refused  # to ask a full disk takes milliseconds: `prepare` does, in another thread
+            if refused is not None and _is_lasting(refused) and self.wake is not _do_nothing:
+                raise refused  # trying on a full disk takes milliseconds; `prepare` tries in another thread
             return self._create(self.layout)
         try:
             self._adopt(spare)
@@ -196,16 +187,16 @@ class Lane:
 
     @property
     def is_hungry(self) -> bool:
-        """Whether the last try to make a file failed, for another reason than the disk budget."""
+        """Whether the last attempt to create a file failed, for a reason other than the disk budget."""
         return self._refused is not None and _is_lasting(self._refused)
 
     def prepare(self) -> None:
-        """Have the next file, or the first one, ready, with its first pages touched."""
+        """Create the spare if there is none, with its first pages faulted in."""
         spare = self._spare
         if spare is None and not self.is_shut:
             try:
                 spare = self._make_spare(self.layout)
-            except RefusedError:  # the writer that needs it gets the error
+            except RefusedError:  # the writer that needs a file gets the error
                 return
             spare.touch_pages(self._ahead_bytes)
             with self._lock:
@@ -217,20 +208,20 @@ class Lane:
             _remove(spare)
 
     def cut(self) -> None:
-        """End the open file if it holds anything, so that it can be sealed; the next is the spare, or made here."""
+        """Retire the open file if it has any rows, so that it can be sealed. The spare or a new file replaces it."""
         with self._lock:
             if self._file is None or not self._file.is_used():
                 return
             try:
-                following = self._next_file()
+                next_file = self._next_file()
             except RefusedError as refused:
-                following = None
-                if _is_lasting(refused):  # room within the budget is asked for by the writer, who may fold
+                next_file = None
+                if _is_lasting(refused):  # for the disk budget, the writer tries itself, because it may fold rows
                     self._refused, self._retry_ns = refused, time.monotonic_ns() + RETRY_NS
-            self._publish(following)
+            self._publish(next_file)
 
     def shut(self) -> None:
-        """End the open file, used or not, and drop the spare; no other is prepared, later writes ask for one."""
+        """Retire the open file, used or not, and delete the spare. Later writes create a file on demand."""
         with self._lock:
             self.is_shut = True
             self._publish(None)
@@ -238,7 +229,7 @@ class Lane:
             self.drop_spare()
 
     def leave(self, folder: Path) -> None:
-        """End the open file, used or not, if it is in a folder that nothing more is to be written to; so the spare."""
+        """Retire the open file and delete the spare if they are in `folder`, which gets no more rows."""
         with self._lock:
             if self._spare is not None and self._spare.path.parent == folder:
                 self.drop_spare()
@@ -247,16 +238,16 @@ class Lane:
                 self._refused = None
 
     def drop_spare(self) -> None:
-        """Remove the prepared file."""
+        """Delete the spare."""
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None:
             _remove(spare)
 
     def sync(self) -> None:
-        """Bring the rows in open files to the disk, and ready pages in front of the writers. Raises `OSError`.
+        """Sync the rows in open files to disk, and fault pages in ahead of the writers. Raises `OSError`.
 
-        As many pages as twice what was written since the last time, since the next second may be busier.
+        Pages for twice the bytes written since the last call are prepared, because the rate may increase.
         """
         file, spare = self._file, self._spare
         if file is not None:
@@ -270,22 +261,20 @@ class Lane:
             self._synced = file.path, position
         if spare is not None:
             spare.touch_pages(self._ahead_bytes)
-        for ended in list(self.retired):  # held for values from devices, or with a write under way
-            ended.sync()
+        for file in list(self.retired):  # waiting for values from a GPU, or with a write in progress
+            file.sync()
 
     def collect(self, *, hold_ns: int = 0) -> dict[Path, int]:
-        """Retire ended files and return the paths of those that nobody can write to any more, with their rows.
+        """Close retired files that no writer uses any more; return their paths with their numbers of rows.
 
-        Parameters
-        ----------
-        hold_ns
-            Leave a file alone for that long after its end: values still on their way from a device belong in it.
+        Parameters ---------- hold_ns
+            Keep a file open for this time after its retirement, for values that are still being copied from a GPU.
         """
         ready: dict[Path, int] = {}
         with self._collecting:
-            for file in list(self.retired):  # not under the writers' lock: to count and unmap takes milliseconds
-                held = time.monotonic_ns() - file.retired_ns < hold_ns
-                rows = None if held else file.retire(None if self.alone else self._weigh)
+            for file in list(self.retired):  # without the writers' lock: counting and unmapping take milliseconds
+                is_waiting = time.monotonic_ns() - file.retired_ns < hold_ns
+                rows = None if is_waiting else file.retire(None if self.alone else self._weigh)
                 if rows is not None:
                     ready[file.path] = rows
             with self._lock:
@@ -293,7 +282,7 @@ class Lane:
         return ready
 
     def abandon(self, folder: Path) -> int:
-        """Close the files in a folder that vanished and return how many rows they hold."""
+        """Close the files in a deleted folder and return their number of rows."""
         rows = 0
         with self._collecting, self._lock:
             if self._spare is not None and self._spare.path.parent == folder:
@@ -305,19 +294,19 @@ class Lane:
             lost = [file for file in self.retired if file.path.parent == folder]
             self.retired = [file for file in self.retired if file.path.parent != folder]
         for file in lost:
-            while (held := file.retire(self._weigh)) is None:  # a write is under way, for microseconds
+            while (file_rows := file.retire(self._weigh)) is None:  # a write is in progress, for microseconds
                 time.sleep(0.0001)
-            rows += held
+            rows += file_rows
         return rows
 
     def after_fork(self) -> None:
-        """In a forked child: the files are the parent's; the lock may be held by a thread that is not there.
+        """Reset in a forked child: the files belong to the parent, and a thread of the parent may hold the lock.
 
-        That thread may also have been anywhere in this class, so nothing is relied upon here.
+        That thread may have been within any method of this class, so no invariant is assumed here.
         """
         self.pair = SHUT
         self.alone = True
-        self.wake = _no_waker
+        self.wake = _do_nothing
         self._lock, self._collecting = threading.RLock(), threading.RLock()
         files = [self._file, self._spare, *self.retired]
         self._file = self._spare = self._refused = None

@@ -1,9 +1,9 @@
-"""Masks: what becomes of classified values before a row is written; nothing where no policy asks for it.
+"""Masks: apply the masking policy to classified values before a row is written. Without a policy, nothing is masked.
 
-It fails closed and never stops training. A value that cannot be masked, since its key is not there, is NULL, and
-``unavailable`` says so where the table has that; a row that needs the value is counted as a gap. Where the policy
-itself cannot be read, no classified value is written, except numbers that an overlay adds to ``steps``: those are in
-slots, which no policy is about.
+Errors never stop training and never let a classified value through. A value that cannot be masked, because its key is
+missing, becomes NULL, and the column ``unavailable`` gives the reason if the table has it. A row that requires the
+value is counted as a gap. If the policy cannot be read, no classified value is written, except numbers that an overlay
+adds to ``steps``: they are in slots, which no policy masks.
 """
 
 import json
@@ -26,24 +26,22 @@ from ranklake.segments.envelope import MissingKeyError
 Row = dict[str, Any]
 TRY_AGAIN_S: Final = 10.0
 _UNAVAILABLE: Final = "unavailable"
-_WHY: Final = "masked at capture"
+_MASKED: Final = "masked at capture"
 _NO_KEY: Final = "there was no key to mask it with"
-_NOTHING_CLASSIFIED: Final = "no classified column is recorded, but for numbers added to steps"
+_NOTHING_CLASSIFIED: Final = "no classified column is recorded, except numbers added to steps"
 
 
 class RowMasks:
     """The masks of one process.
 
-    Parameters
-    ----------
-    masks
-        What is masked.
+    Parameters ---------- masks
+        Masks by table and column.
     contracts
         Contracts by table.
     source
-        Where the keys of pseudonyms are.
+        Source of the keys of pseudonyms.
     warn
-        Told, by topic, of what is wrong.
+        Called with a topic and a line for each problem.
     """
 
     def __init__(self, masks: CaptureMasks, contracts: Mapping[str, Contract], source: str, warn: Warn) -> None:
@@ -53,24 +51,24 @@ class RowMasks:
         self.look()
 
     def look(self) -> None:
-        """Read the keys where they are needed and not known yet; called each second, by a thread that may wait."""
+        """Read the keys if they are needed and not loaded yet. Called each second, by a thread that may block."""
         if self.pseudonyms is not None or not self.masks.hashed or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + TRY_AGAIN_S
         try:
             self.pseudonyms = self.keys()
         except RanklakeError as error:
-            self._warn("masking key", f"{self.masks.hashed} is not recorded, nor is what else is hashed: {error}")
+            self._warn("masking key", f"{self.masks.hashed} and all other hashed columns are not recorded: {error}")
 
     def keys(self) -> Pseudonyms:
-        """Return the pseudonyms. Raises `ranklake.segments.envelope.MissingKeyError`."""
+        """Return the keyed pseudonyms. Raises `ranklake.segments.envelope.MissingKeyError`."""
         if not self._source:
             hint = "name a keyring by key under [masking] in ranklake.toml"
             raise MissingKeyError(f"{self.masks.hashed} is to be hashed at capture, and there is no key", hint=hint)
         return Pseudonyms.of(self._source)
 
     def of(self, table: str) -> "RowMask | None":
-        """Return what masks rows of a table, as they are recorded; None where nothing is to be done."""
+        """Return the mask of a table's rows; None if the table has no masked columns."""
         masks = self.masks.columns.get(table)
         if not masks:
             return None
@@ -79,18 +77,20 @@ class RowMasks:
 
     @property
     def frame(self) -> dict[str, Any] | None:
-        """What a stream says of them, for whoever writes a row after its process is dead; None where there are none."""
+        """Frame of the masks for meta.frames, used when another process writes rows later; None without masks."""
         if not self.masks.columns:
             return None
-        names = {table: {name: mask.spec for name, mask in of.items()} for table, of in self.masks.columns.items()}
-        return {"k": "masks", "t": names}
+        specs = {
+            table: {name: mask.spec for name, mask in masks.items()} for table, masks in self.masks.columns.items()
+        }
+        return {"k": "masks", "t": specs}
 
     def pseudonym(self, text: str) -> str | None:
-        """Return a text's pseudonym; None where there is no key."""
+        """Return a text's pseudonym; None without a key."""
         return None if self.pseudonyms is None else self.pseudonyms(text)
 
     def masked_text(self, table: str, column: str, text: str) -> str:
-        """Return a text as a column of a table would show it: for names that are made of it."""
+        """Return a text masked as in a column of a table, for names that are derived from it."""
         mask = self.of(table)
         return text if mask is None else str(mask({column: text}).get(column) or "masked")
 
@@ -98,45 +98,43 @@ class RowMasks:
 class RowMask:
     """Masks the rows of one table.
 
-    Attributes
-    ----------
-    columns
-        Those that it masks.
+    Attributes ---------- columns
+        The masked columns.
     """
 
     def __init__(self, contract: Contract, masks: Mapping[str, Mask], hashed: Callable[[str], str | None]) -> None:
         self.columns = frozenset(masks)
         self._changes = {name: change_of(mask, contract.column(name).type, hashed) for name, mask in masks.items()}
         self._required = frozenset(name for name in masks if contract.column(name).required)
-        self._nothing = frozenset(name for name, mask in masks.items() if mask == NULLIFY)
-        self._says_why = _UNAVAILABLE in contract
+        self._nullified = frozenset(name for name, mask in masks.items() if mask == NULLIFY)
+        self._has_unavailable = _UNAVAILABLE in contract
 
     def __call__(self, row: Row) -> Row:
-        """Return a row with its values masked. Raises `RefusedError` where it needs one that has no masked form."""
-        shown, lost = dict(row), {}
+        """Return a row with masked values. Raises `RefusedError` if a required value cannot be masked."""
+        masked_row, reasons = dict(row), {}
         for name, change in self._changes.items():
-            value = shown.pop(name, None)
+            value = masked_row.pop(name, None)
             if value is None:
                 continue
             try:
                 masked = change(value)
-            except Exception:  # noqa: BLE001 - whatever it is, the value must not be written, nor told of
+            except Exception:  # noqa: BLE001 - the value must be neither written nor logged
                 masked = None
             if masked is not None:
-                shown[name] = masked
+                masked_row[name] = masked
             elif name in self._required:
                 raise RefusedError(NOT_MASKED, f"{name}: {_NO_KEY}")
             else:
-                lost[name] = _WHY if name in self._nothing else _NO_KEY
-        if lost and self._says_why:
-            shown[_UNAVAILABLE] = json.dumps({**_spec(shown.get(_UNAVAILABLE)), **lost})
-        return shown
+                reasons[name] = _MASKED if name in self._nullified else _NO_KEY
+        if reasons and self._has_unavailable:
+            masked_row[_UNAVAILABLE] = json.dumps({**_parse_object(masked_row.get(_UNAVAILABLE)), **reasons})
+        return masked_row
 
 
 def mask_of_stream(contract: Contract, spec: Mapping[str, str]) -> RowMask | None:
-    """Return what masks rows of a table as a stream says that its process did; None where it says nothing.
+    """Return the mask that a stream's process applied to a table's rows; None if it masked none of its columns.
 
-    What it hashed is NULL, for no key is written down; so is what it masked as nobody here knows how to.
+    Hashed columns become NULL, because the stream does not contain the key. So do columns whose mask is unknown here.
     """
     masks = {name: _mask(contract, name, mask) for name, mask in spec.items() if name in contract}
     return RowMask(contract, masks, lambda _: None) if masks else None
@@ -150,7 +148,7 @@ def _mask(contract: Contract, name: str, spec: str) -> Mask:
     return mask if mask.applies_to(contract.column(name).type) else NULLIFY
 
 
-def _spec(text: object) -> dict[str, Any]:
+def _parse_object(text: object) -> dict[str, Any]:
     try:
         names = json.loads(str(text or "{}"))
     except ValueError:
@@ -159,7 +157,7 @@ def _spec(text: object) -> dict[str, Any]:
 
 
 def row_masks(settings: CaptureSettings, warn: Warn) -> RowMasks:
-    """Return the masks that settings ask for; if their policy cannot be read, that is reported, and all masked."""
+    """Return the masks of the configured policy. If it cannot be read, warn, and mask all classified columns."""
     if not settings.masking_policy:
         return RowMasks(NO_MASKS, {}, "", warn)
     contracts: Mapping[str, Contract] = load_contracts()
@@ -167,7 +165,7 @@ def row_masks(settings: CaptureSettings, warn: Warn) -> RowMasks:
         if settings.contracts_overlay:
             contracts = load_contracts(Path(settings.contracts_overlay))
         masks = load_capture_masks(Path(settings.masking_policy), contracts)
-    except Exception as error:  # noqa: BLE001 - users hand over anything
-        warn("masking policy", f"{_NOTHING_CLASSIFIED}, for the masking policy cannot be used: {error}")
+    except Exception as error:  # noqa: BLE001 - users pass any value
+        warn("masking policy", f"{_NOTHING_CLASSIFIED}, because the masking policy cannot be used: {error}")
         masks = every_classified(contracts)
     return RowMasks(masks, contracts, settings.masking_key, warn)

@@ -1,15 +1,15 @@
 """Policies: what happens to a metric that does not match the registry.
 
-A series is judged once, by name, kind and unit, when it gets its number; its values are checked against the metric's
-range when they are sealed (`ranges`). Neither costs the call that records a value anything. For each thing that may be
-wrong the user has chosen one of
+A series is validated once, by name, kind and unit, when it gets its number. Its values are checked against the metric's
+range when they are sealed. So a call that records a value pays for neither. For each kind of mismatch, a setting is one
+of
 
-    flag          the row is stored, and its `edge_flag` says what was noticed, such as ``wrong_unit``
-    quarantine    the row bears ``quarantine:wrong_unit``, and by the table's contract ingest puts it into `rejects`
+    flag          the row is stored, and its `edge_flag` names the mismatch, such as ``wrong_unit``
+    quarantine    `edge_flag` is ``quarantine:wrong_unit``, and ingest moves the row to `rejects`
     drop          the row is counted as a gap, by reason
 
-Of a metric that is retired its entry in the registry chooses (``when_retired``); one that is deprecated is flagged.
-What is wrong with single rows, whatever their metric, `ranklake.lake.contracts.edge` judges when they arrive.
+For a retired metric, its entry in the registry decides (``when_retired``). A deprecated metric is flagged. Faults of
+single rows, for any metric, are checked when they arrive in the lake (`ranklake.lake.contracts.edge`).
 """
 
 import difflib
@@ -37,11 +37,11 @@ from ranklake.lake.contracts.overlay import Overlay
 
 KINDS: Final = frozenset({"gauge", "counter", "delta", "ratio"})
 OVERFLOW: Final = "ranklake/over_max_series"
-"""The metric that values of all series beyond the limit share, unless they are dropped."""
+"""Metric for the values of all series above the limit, unless they are dropped."""
 NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 MISUSES: Final = "ranklake/misuses"
 SELF_METRICS: Final = frozenset({MISUSES})
-"""What ranklake records of itself among a run's metrics: none takes the place of one of the user's, nor is sampled."""
+"""Metrics that ranklake records about itself in a run. They do not count towards the limit and are not sampled."""
 
 OUT_OF_RANGE_FLAG: Final = "out_of_range"
 _OVER_FLAG: Final = "over_max_series"
@@ -51,42 +51,40 @@ _REASONS: Final = {
     "wrong_unit": WRONG_UNIT,
     "retired": RETIRED,
 }
-_ENDED: Final = frozenset({"retired", "sunset"})
+_RETIRED_STAGES: Final = frozenset({"retired", "sunset"})
 _MOST_REPORTED: Final = 100
 _MOST_COMPARED: Final = 100
-_NEAR: Final = 0.85
+_SIMILARITY: Final = 0.85
 
 Warn = Callable[[str, str], None]
 
 
 def registry_of(settings: CaptureSettings, warn: Warn) -> tuple[CaptureSettings, Mapping[str, Metric]]:
-    """Return the metrics that are registered, and the settings that hold with them.
+    """Return the settings and the registered metrics.
 
-    An overlay that cannot be read is reported; without it nobody knows what is registered, so ``unregistered`` flags.
+    If the overlay cannot be read, warn and set ``unregistered`` to ``flag``, because its metrics are unknown.
     """
     try:
         return settings, load_metrics(Path(settings.contracts_overlay) if settings.contracts_overlay else None)
-    except Exception as error:  # noqa: BLE001 - users hand over anything
-        warn("contracts_overlay", f"the metrics of contracts_overlay are not known here: {error}")
+    except Exception as error:  # noqa: BLE001 - users pass any value
+        warn("contracts_overlay", f"the metrics of contracts_overlay cannot be read: {error}")
         return replace(settings, unregistered="flag"), load_metrics()
 
 
 def set_edge_flag(policy: str, flag: str) -> str:
-    """Return what `edge_flag` says of a row, by the policy."""
+    """Return the value of `edge_flag` for a flag under a policy."""
     return f"quarantine:{flag}" if policy == "quarantine" else flag
 
 
 class Policies:
-    """Judges the series of one process as they are defined.
+    """Validates the series of one process when they are defined.
 
-    Parameters
-    ----------
-    registry
-        What is known of metrics, by name.
+    Parameters ---------- registry
+        Registered metrics by name.
     warn
-        Told of what the user may want to mend: a topic, and a line.
+        Called with a topic and a line for each mismatch.
     renamed
-        Names that columns of ``steps`` had before an overlay's migrations, and what each is called now.
+        Former names of columns of ``steps``, from an overlay's migrations, each with the current name.
     """
 
     def __init__(
@@ -103,37 +101,33 @@ class Policies:
         self._compared = 0
 
     def judge(self, name: str, kind: str | None, unit: str | None) -> dict[str, Any]:
-        """Return what a series' definition says of it: see `ranklake.capture.spool.meta.Metric`.
+        """Return the facts of a series' definition; see `ranklake.capture.spool.meta.Metric`.
 
-        Parameters
-        ----------
-        kind, unit
-            As the user declared them; None is whatever the metric has. Of a metric that is not registered the first
-            declaration holds.
+        Parameters ---------- kind, unit
+            As declared by the user; None means the registry's. For an unregistered metric, the first declaration
+            applies.
 
-        Raises
-        ------
-        RefusedError
-            A policy says that such a series is dropped.
+        Raises ------ RefusedError
+            A policy drops such a series.
         """
         metric = self._registry.get(name)
         if metric is None:
             first_kind, first_unit = self._declared.get(name, (None, None))
-            due_kind, due_unit = first_kind or (kind if kind in KINDS else None), first_unit or unit
+            expected_kind, expected_unit = first_kind or (kind if kind in KINDS else None), first_unit or unit
         else:
-            due_kind, due_unit = metric.kind, metric.unit
+            expected_kind, expected_unit = metric.kind, metric.unit
         wrong = {
             "unregistered": metric is None,
-            "wrong_kind": kind is not None and kind != due_kind,
-            "wrong_unit": unit is not None and unit != due_unit,
+            "wrong_kind": kind is not None and kind != expected_kind,
+            "wrong_unit": unit is not None and unit != expected_unit,
             "deprecated": metric is not None and metric.stage == "deprecated",
-            "retired": metric is not None and metric.stage in _ENDED,
+            "retired": metric is not None and metric.stage in _RETIRED_STAGES,
         }
         flags = [flag for flag, is_wrong in wrong.items() if is_wrong]
         successor = f"use {metric.replaced_by!r}" if metric is not None and metric.replaced_by else "record it no more"
         mismatches = {
-            "wrong_kind": f"kind {kind!r} is not {due_kind!r}",
-            "wrong_unit": f"unit {unit!r} is not {due_unit!r}",
+            "wrong_kind": f"kind {kind!r} is not {expected_kind!r}",
+            "wrong_unit": f"unit {unit!r} is not {expected_unit!r}",
             "deprecated": successor,
             "retired": successor,
         }
@@ -143,12 +137,12 @@ class Policies:
             if policy == "drop":
                 raise RefusedError(_REASONS[flag], name)
         if metric is None:
-            if due_kind or due_unit:
-                self._declared[name] = due_kind, due_unit
+            if expected_kind or expected_unit:
+                self._declared[name] = expected_kind, expected_unit
             if unit is not None and not is_unit(unit):
                 hint = "write it as UCUM does, such as 's' or 'By', and what is counted in braces, such as '{token}'"
-                self._tell_once(f"{name} unit", f"unit {text(unit, 80)!r} of metric {name!r} is not known; {hint}")
-        facts: dict[str, Any] = {"kind": kind if kind in KINDS else due_kind or "gauge"}
+                self._warn_once(f"{name} unit", f"unit {text(unit, 80)!r} of metric {name!r} is not known; {hint}")
+        facts: dict[str, Any] = {"kind": kind if kind in KINDS else expected_kind or "gauge"}
         if flags:
             facts["e"] = ",".join(set_edge_flag(self._policy(flag, metric), flag) for flag in flags)
         if metric is not None and (metric.min is not None or metric.max is not None):
@@ -156,42 +150,43 @@ class Policies:
         return facts
 
     def _policy(self, flag: str, metric: Metric | None) -> str:
-        """Return what happens to values of a series that deserves a flag."""
+        """Return the policy for a flag: ``flag``, ``quarantine`` or ``drop``."""
         if flag in {"deprecated", "retired"}:
             return metric.when_retired if metric is not None and flag == "retired" else "flag"
         return str(getattr(self._settings, flag))
 
     def overflow(self, name: str) -> dict[str, Any]:
-        """Return the definition of the series that those beyond the limit share. Raises `RefusedError` if none do."""
-        policy, most = self._settings.over_max_series, self._settings.max_series
+        """Return the definition of the shared series above the limit. Raises `RefusedError` if these are dropped."""
+        policy, limit = self._settings.over_max_series, self._settings.max_series
         if policy == "drop":
-            raise RefusedError(TOO_MANY_SERIES, f"more than {most}, {name} for one")
-        self._tell_once(OVERFLOW, f"more than {most} series; values of the others, {name!r} for one, become {OVERFLOW}")
+            raise RefusedError(TOO_MANY_SERIES, f"more than {limit}, such as {name}")
+        self._warn_once(OVERFLOW, f"more than {limit} series; values of others, such as {name!r}, become {OVERFLOW}")
         return {"n": OVERFLOW, "kind": "gauge", "e": set_edge_flag(policy, _OVER_FLAG)}
 
-    def _report(self, name: str, flag: str, policy: str, how: str) -> None:
-        """Warn of a metric that is dropped or wrongly declared, or whose name is nearly that of another."""
+    def _report(self, name: str, flag: str, policy: str, mismatch: str) -> None:
+        """Warn about a metric that is dropped or wrongly declared, or whose name is similar to a registered one."""
         hint = self._name_hint(name) if flag == "unregistered" else ""
-        if policy == "drop" or how or hint:
-            subject = f"metric {text(name, 80)!r} is {flag.replace('_', ' ')}" if how else f"unknown metric {name!r}"
+        if policy == "drop" or mismatch or hint:
+            problem = f"metric {text(name, 80)!r} is {flag.replace('_', ' ')}"
+            subject = problem if mismatch else f"unknown metric {name!r}"
             rows = {"flag": "kept, and flagged", "quarantine": "sent to quarantine", "drop": "dropped and counted"}[
                 policy
             ]
-            parts = (subject, how, f"its rows are {rows}", "" if how else hint)
-            self._tell_once(f"{name} {flag}", "; ".join(filter(None, parts)))
+            parts = (subject, mismatch, f"its rows are {rows}", "" if mismatch else hint)
+            self._warn_once(f"{name} {flag}", "; ".join(filter(None, parts)))
 
     def _name_hint(self, name: str) -> str:
-        """Name what a column is called now, or ask for a registered name that this one may be a misspelling of."""
+        """Return a hint: the current name of a renamed column, or a registered name that is similar."""
         if name in self._renamed:
             return f"column {name!r} of steps is called {self._renamed[name]!r} now: log it by that name"
-        if self._compared >= _MOST_COMPARED:  # a tenth of a millisecond each, in the training's thread
+        if self._compared >= _MOST_COMPARED:  # each comparison takes 0.1 ms of the training thread
             return ""
         self._compared += 1
-        of_step = "" if "/" in name else closest_name(name, STEP_NAMES)
-        matches = [of_step] if of_step else difflib.get_close_matches(name, self._registry, n=1, cutoff=_NEAR)
+        step_name = "" if "/" in name else closest_name(name, STEP_NAMES)
+        matches = [step_name] if step_name else difflib.get_close_matches(name, self._registry, n=1, cutoff=_SIMILARITY)
         return f"did you mean {matches[0]!r}?" if matches else ""
 
-    def _tell_once(self, topic: str, line: str) -> None:
+    def _warn_once(self, topic: str, line: str) -> None:
         if topic not in self._reported and len(self._reported) < _MOST_REPORTED:
             self._reported.add(topic)
             self._warn(f"metric {topic}", line)
@@ -203,18 +198,16 @@ _WHOLE: Final = frozenset({"int32", "int64"})
 
 @dataclass(frozen=True)
 class OwnContracts:
-    """What one process records besides what every process does.
+    """Tables and columns that an overlay adds to the recording of one process.
 
-    Attributes
-    ----------
-    tables
-        Contracts of the tables that an overlay adds.
+    Attributes ---------- tables
+        Contracts of the added tables.
     step_columns
-        Numbers that it adds to ``steps``, by name: whether they are whole.
+        Numbers added to ``steps``, by name, with whether they are integers.
     renamed
-        By table, the names that its columns had before the overlay's migrations, and what each is called now.
+        By table: former column names from the overlay's migrations, each with the current name.
     frame
-        What goes into meta.frames; None where nothing is added.
+        Frame for meta.frames; None if the overlay adds nothing.
     """
 
     tables: Mapping[str, Contract] = field(default_factory=dict)
@@ -227,23 +220,23 @@ NO_CONTRACTS: Final = OwnContracts()
 
 
 def own_contracts(settings: CaptureSettings, warn: Warn) -> OwnContracts:
-    """Return what the configured overlay adds; where it cannot be used that is reported, and nothing is added."""
+    """Return the additions of the configured overlay. If it cannot be read, warn, and add nothing."""
     if not settings.contracts_overlay:
         return NO_CONTRACTS
     try:
         overlay = Overlay.read(Path(settings.contracts_overlay))
-        every = load_contracts(overlay)
+        contracts = load_contracts(overlay)
         packaged = frozenset(load_contracts())
-    except Exception as error:  # noqa: BLE001 - users hand over anything
+    except Exception as error:  # noqa: BLE001 - users pass any value
         warn("contracts_overlay tables", f"tables and columns of contracts_overlay are not recorded here: {error}")
         return NO_CONTRACTS
-    tables = {name: every[name] for name in overlay.tables if name not in packaged and every[name].envelope}
+    tables = {name: contracts[name] for name in overlay.tables if name not in packaged and contracts[name].envelope}
     files = {f"{name}.yaml": overlay.files[f"{name}.yaml"] for name in (*tables, STEPS) if name in overlay.tables}
     return OwnContracts(
         tables,
-        _step_columns(every[STEPS], warn),
+        _step_columns(contracts[STEPS], warn),
         {
-            name: {old: new for old, new in overlay.renamed_columns(name).items() if old not in every[name]}
+            name: {old: new for old, new in overlay.renamed_columns(name).items() if old not in contracts[name]}
             for name in (*tables, STEPS)
         },
         {"k": "overlay", "f": files} if files else None,

@@ -1,4 +1,4 @@
-"""Records: rows of any width (``runs``, ``events``), one frame each, in files that are cut for sealing."""
+"""Records: rows of variable size (``runs``, ``events``), one frame each, in files that are closed for sealing."""
 
 import errno
 import threading
@@ -21,22 +21,22 @@ _REASONS: Final = {
 
 
 def refusal(error: OSError) -> RefusedError:
-    """Return an error of the local spool as what gaps are counted under."""
+    """Return a refusal with the reason under which gaps from this error of the local spool are counted."""
     return RefusedError(_REASONS.get(error.errno or 0, SPOOL_REFUSED), str(error))
 
 
 class RowMask(Protocol):
-    """Masks a row before it is written; `columns` are those that it masks."""
+    """Masks a row before it is written; `columns` are the masked columns."""
 
     columns: frozenset[str]
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return the row as it may be written. Raises `RefusedError`."""
+        """Return the masked row. Raises `RefusedError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRow:
-    """A row that can be written again while its file is open."""
+    """A row that can be rewritten while its file is open."""
 
     file: FrameFile
     slot: int
@@ -46,20 +46,16 @@ class OpenRow:
 class RecordLane:
     """The open frame file of one table.
 
-    Parameters
-    ----------
-    table
-        Names the lane, too.
+    Parameters ---------- table
+        Name of the table and of the lane.
     next_path
-        Gives the path of the next file, or raises `RefusedError`.
+        Returns the path of the next file, or raises `RefusedError`.
     refuse
-        Called with (table, reason, rows, detail) for a row that found no place.
+        Called with (table, reason, rows, detail) for a row that could not be written.
     mask
-        Gives the form in which a row is written; raises `RefusedError`. None where rows are written as they are.
+        Returns the masked row, or raises `RefusedError`. None if rows are written unchanged.
 
-    Notes
-    -----
-    Rows are few, so a lock is taken for each; it is re-entrant for the sake of signal handlers.
+    Notes ----- Rows are rare, so each takes a lock; it is re-entrant because signal handlers may record.
     """
 
     def __init__(
@@ -84,11 +80,11 @@ class RecordLane:
         return self.append_open(mono_ns, columns) is not None
 
     def append_open(self, mono_ns: int, columns: dict[str, Any]) -> OpenRow | None:
-        """Write one row that may be written again; None if it was counted as a gap."""
+        """Write one row that can be rewritten later; None if it was counted as a gap."""
         try:
-            shown = columns if self._mask is None else self._mask(columns)
+            masked = columns if self._mask is None else self._mask(columns)
             with self._lock:
-                return self._write(mono_ns, shown)
+                return self._write(mono_ns, masked)
         except FrameTooLargeError as error:
             self._refuse(self.table, TOO_LARGE, 1, str(error))
         except (ValueError, TypeError) as error:
@@ -100,13 +96,13 @@ class RecordLane:
         return None
 
     def rewrite(self, row: OpenRow, columns: dict[str, Any]) -> bool:
-        """Write a row again: of frames with one slot, the last whole one counts. False if it stays as it was."""
+        """Replace a row by appending a frame with the same slot, of which the last one counts. False on failure."""
         try:
-            shown = columns if self._mask is None else self._mask(columns)
+            masked = columns if self._mask is None else self._mask(columns)
             with self._lock:
                 if self._file is not row.file:
                     return False
-                row.file.append({"s": row.slot, "m": row.mono_ns, **shown})
+                row.file.append({"s": row.slot, "m": row.mono_ns, **masked})
         except (ValueError, TypeError, OSError, RefusedError):
             return False
         return True
@@ -115,17 +111,17 @@ class RecordLane:
         if self._file is None:
             self._file, self._next_slot = FrameFile(self._next_path(self.table)), 0
         slot = self._next_slot
-        self._next_slot += 1  # before the write: a signal handler may append in the middle of it
+        self._next_slot += 1  # before the write, because a signal handler may append meanwhile
         try:
             self._file.append({"s": slot, "m": mono_ns, **columns})
         except BaseException:
-            if self._next_slot == slot + 1:  # readers take a missing number for a lost row
+            if self._next_slot == slot + 1:  # readers count a missing number as a lost row
                 self._next_slot = slot
             raise
         return OpenRow(self._file, slot, mono_ns)
 
     def cut(self) -> tuple[Path, int] | None:
-        """End the open file and return its path and rows, or None if there is none."""
+        """Close the open file and return its path and number of rows; None without an open file."""
         with self._lock:
             file, self._file = self._file, None
             rows, self._next_slot = self._next_slot, 0
@@ -135,20 +131,20 @@ class RecordLane:
         return file.path, rows
 
     def sync(self) -> None:
-        """Bring the open file to the disk. Raises `OSError`."""
+        """Sync the open file to disk. Raises `OSError`."""
         with self._lock:
             if self._file is not None:
                 self._file.sync()
 
     def abandon(self, folder: Path) -> int:
-        """End the open file if it is in a folder that vanished, and return how many rows it has."""
+        """Close the open file if it is in a deleted folder, and return its number of rows."""
         with self._lock:
             if self._file is None or self._file.path.parent != folder:
                 return 0
-            ended = self.cut()
-        return ended[1] if ended else 0
+            closed_file = self.cut()
+        return closed_file[1] if closed_file else 0
 
     def after_fork(self) -> None:
-        """In a forked child: the file is the parent's; the lock may be held by a thread that is not there."""
+        """Reset in a forked child: the file belongs to the parent, and a thread of the parent may hold the lock."""
         self._lock = threading.RLock()
         self.cut()

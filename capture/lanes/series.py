@@ -1,6 +1,6 @@
-"""Series: maps names of metrics, mappings and spans to small numbers before they reach the hot path.
+"""Series: assign small numbers to names of metrics, mappings and spans, for use in slots.
 
-A definition is written to meta.frames before its number is used in a slot, so that whoever reads the slot finds it.
+A definition is written to meta.frames before its number is used in a slot, so that readers of a slot always find it.
 """
 
 import itertools
@@ -19,20 +19,16 @@ MAX_SPAN_NAMES: Final = 10_000
 
 
 class Series:
-    """The definitions of one process. All methods raise `RefusedError` where a name finds no number.
+    """The definitions of one process. Methods raise `RefusedError` if a name cannot get a number.
 
-    Parameters
-    ----------
-    note
-        Writes a frame to the stream's meta.frames; raises `RefusedError`.
+    Parameters ---------- note
+        Appends a frame to meta.frames; raises `RefusedError`.
     policies
-        Judge the metrics.
+        Validates metrics against the registry.
     max_metrics
-        How many there may be.
+        Most metrics of the user.
 
-    Notes
-    -----
-    Look-ups of known names take no lock; new ones are added under a lock.
+    Notes ----- Lookups of existing names take no lock; new names are added under a lock.
     """
 
     def __init__(self, note: Callable[[dict[str, Any]], None], policies: Policies, max_metrics: int) -> None:
@@ -48,14 +44,13 @@ class Series:
         self._numbers = {kind: itertools.count() for kind in ("metric", "schema", "span")}
 
     def metric(self, name: object, kind: object = None, unit: object = None, *, weight: float | None = None) -> int:
-        """Return the number of a metric as it is declared here; `Policies.judge` says what is made of that.
+        """Return the number of a metric with the declared kind and unit; see `Policies.judge`.
 
-        Parameters
-        ----------
-        kind, unit
-            None is whatever the metric has.
+        Parameters ---------- kind, unit
+            None means the registry's, or the first declared one.
         weight
-            Under sampling, how many values each of the series' stands for: other weights are other numbers.
+            If the metric is sampled, the number of values that each kept value represents. Each weight has its own
+            number.
         """
         if type(name) is not str:
             name = check_name(name)
@@ -71,84 +66,84 @@ class Series:
             facts = self._policies.overflow(name) if full else {"n": name, **self._policies.judge(name, kind, unit)}
             if weight is not None and not full:
                 facts["w"] = weight
-            known = self._overflow if full else self._metrics
+            numbers = self._overflow if full else self._metrics
             limit = self._max_metrics + len(SELF_METRICS)
-            return self._define("metric", known, OVERFLOW if full else key, limit, facts)
+            return self._define("metric", numbers, OVERFLOW if full else key, limit, facts)
 
     def _user_metric_count(self) -> int:
-        """Return how many metrics there are of the user's."""
+        """Return the number of the user's metrics."""
         return len(self._metrics) - sum(name in self._metrics for name in SELF_METRICS)
 
     def schema(self, metrics: tuple[int, ...]) -> int:
-        """Return the number of a mapping's metrics in their order."""
-        known = self._schemas.get(metrics)
-        if known is not None:
-            return known
+        """Return the number of a mapping with these metrics, in this order."""
+        existing_number = self._schemas.get(metrics)
+        if existing_number is not None:
+            return existing_number
         number = self._define("schema", self._schemas, metrics, MAX_SCHEMAS, {"of": metrics})
         self._members[number] = metrics
         return number
 
     def span(self, name: object, kind: str, **facts: str | int | None) -> int:
-        """Return the number of a span's name together with what all its spans have in common."""
+        """Return the number of a span's name with the facts that all its spans share."""
         if type(name) is not str:
             name = check_name(name)
         try:
             return self._spans[name, kind, *facts.items()]
         except KeyError:
             facts = {key: value for key, value in facts.items() if value is not None}
-            shown, key = check_name(name), (name, kind, *facts.items())
-            return self._define("span", self._spans, key, MAX_SPAN_NAMES, {"name": shown, "kind": kind, **facts})
+            checked, key = check_name(name), (name, kind, *facts.items())
+            return self._define("span", self._spans, key, MAX_SPAN_NAMES, {"name": checked, "kind": kind, **facts})
 
     def frames(self) -> list[dict[str, Any]]:
         """Return all definitions so far, for the meta.frames of a new stream.
 
-        Takes no lock: `note` may wait for the caller's.
+        It takes no lock, because `note` may wait for a lock of the caller.
         """
         return list(self._frames)
 
     def values_in(self, schemas: Iterable[int]) -> int:
-        """Return how many values slots of these schemas hold together."""
+        """Return the total number of values in slots of these schemas."""
         return sum(len(self.metrics_of(schema)) for schema in schemas)
 
     def metrics_of(self, schema: int) -> tuple[int, ...]:
-        """Return the metrics of a schema, in order; none if it is not known."""
+        """Return the metrics of a schema, in order; empty for an unknown schema."""
         return self._members.get(int(schema), ())
 
     def after_fork(self) -> None:
-        """In a forked child: numbers stay as they are; the lock may be held by a thread that is not there."""
+        """Replace the lock in a forked child, because a thread of the parent may hold it. Numbers are kept."""
         self._lock = threading.RLock()
 
-    def _define(self, what: str, known: dict[Any, int], key: object, limit: int, facts: dict[str, Any]) -> int:
+    def _define(self, kind: str, numbers: dict[Any, int], key: object, limit: int, facts: dict[str, Any]) -> int:
         with self._lock:
-            if key in known:
-                return known[key]
-            if len(known) >= limit:
-                raise RefusedError(TOO_MANY_SERIES, f"more than {limit} of kind {what}")
-            number = next(self._numbers[what])
-            frame = {"k": what, "i": number, **facts}
-            # Listed before it is noted: if the stream is replaced in between, the new one has it as well, and twice
-            # is harmless.
+            if key in numbers:
+                return numbers[key]
+            if len(numbers) >= limit:
+                raise RefusedError(TOO_MANY_SERIES, f"more than {limit} of kind {kind}")
+            number = next(self._numbers[kind])
+            frame = {"k": kind, "i": number, **facts}
+            # Listed before it is written: if the stream is replaced in between, the new stream gets the definition,
+            # too, and a repeated definition does no harm.
             self._frames.append(frame)
             try:
                 self._note(frame)
             except BaseException:
                 self._frames.remove(frame)
                 raise
-            known[key] = number
+            numbers[key] = number
             return number
 
 
 def check_name(name: object) -> str:
-    """Return a name that can be stored, redacted; raise `RefusedError` unless it is 1 to 512 printable characters."""
-    if not issubclass(type(name), str) or not (name := str.__str__(name)):  # a subclass may hash and compare at will
+    """Return a name, redacted. Raises `RefusedError` unless it has 1 to 512 printable characters."""
+    if not issubclass(type(name), str) or not (name := str.__str__(name)):  # a subclass may define hash and comparison
         raise RefusedError(BAD_NAME, repr_of(name)[:80])
     if len(name) > MAX_NAME:
         raise RefusedError(TOO_LARGE, f"a name of {len(name)} characters")
-    if not name.isprintable():  # control characters, and surrogates that UTF-8 cannot carry
+    if not name.isprintable():  # control characters, and surrogates, which UTF-8 does not allow
         raise RefusedError(BAD_NAME, repr(name)[:80])
     return str(redact_names(name))
 
 
 def word(declared: object) -> str | None:
-    """Return a declared kind or unit as text."""
+    """Return a declared kind or unit as text; None if it is None."""
     return None if declared is None else text(declared, 80)

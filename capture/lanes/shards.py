@@ -1,14 +1,13 @@
-"""Shards: a slot file for each thread, for an interpreter without a GIL.
+"""Shards: one slot file per thread, for an interpreter without a GIL.
 
-With a GIL all threads share a lane's open file, and taking a slot is one call that no other thread can come between.
-Without one nothing promises that, so each thread gets a lane of its own, which no other thread writes to:
+With a GIL, all threads share a lane's open file, because taking a slot is one atomic call. Without a GIL the call is
+not atomic, so each thread gets its own lane, which no other thread writes to:
 
-    thread ──▶ its lane ──▶ its open file            one more file for each thread that records
+    thread ──▶ its lane ──▶ its open file            one more file per recording thread
                                 │
-                 sealer's thread: cut, collect, …    goes over the lanes of all threads
+                 sealer's thread: cut, collect, …    iterates over the lanes of all threads
 
-A row is found by its file's number and its slot as ever; that a table's rows come from several files at a time is
-nothing new to whoever reads them.
+Rows are still identified by file number and slot. Readers always expect several files per table.
 """
 
 import threading
@@ -22,11 +21,11 @@ from ranklake.capture.lanes.slots import SHUT, Pair, Place, SlotFile
 
 
 class _Token:
-    """Lives as long as the thread in whose local storage it is."""
+    """An object in a thread's local storage; it is deleted when the thread ends."""
 
 
-class _Mine(threading.local):
-    """What a thread has of a `Shards`."""
+class _ThreadState(threading.local):
+    """The calling thread's lane and token."""
 
     lane: Lane | None = None
 
@@ -37,18 +36,16 @@ class _Mine(threading.local):
 class Shards:
     """A lane for each thread that records, with the interface of one `Lane`.
 
-    Parameters
-    ----------
-    layout
-        Of the slots.
+    Parameters ---------- layout
+        Layout of the slots.
     make
-        Makes a thread's lane.
+        Creates the lane of a thread.
     """
 
     def __init__(self, layout: Layout, make: Callable[[Layout], Lane]) -> None:
         self.layout = layout
         self._make = make
-        self._mine = _Mine()
+        self._thread_state = _ThreadState()
         self._lock = threading.RLock()
         self._lanes: dict[Lane, weakref.ref[_Token]] = {}
         self._wake: Callable[[], object] | None = None
@@ -56,18 +53,18 @@ class Shards:
 
     @property
     def pair(self) -> Pair:
-        """Of the calling thread; see `Lane`."""
-        lane = self._mine.lane
+        """The pair of the calling thread's lane; see `Lane`."""
+        lane = self._thread_state.lane
         return SHUT if lane is None else lane.pair
 
     @property
     def retired(self) -> list[SlotFile]:
-        """Ended files of all threads."""
-        return [file for lane in self._all() for file in lane.retired]
+        """Retired files of all threads."""
+        return [file for lane in self._all_lanes() for file in lane.retired]
 
     @property
     def wake(self) -> Callable[[], object] | None:
-        """See `Lane`; the lanes of threads to come get it, too."""
+        """See `Lane`; lanes of later threads get it, too."""
         return self._wake
 
     @wake.setter
@@ -79,31 +76,31 @@ class Shards:
 
     def put(self, pack: Callable[..., None], *fields: float, rows: int = 1) -> Place | None:
         """See `Lane.put`."""
-        mine = self._mine
-        lane = mine.lane
+        state = self._thread_state
+        lane = state.lane
         if lane is None:
-            lane = mine.lane = self._make(self.layout)
+            lane = state.lane = self._make(self.layout)
             with self._lock:
                 if self._wake is not None:
                     lane.wake = self._wake
                 if self._is_shut:
                     lane.shut()
-                self._lanes[lane] = weakref.ref(mine.token)
+                self._lanes[lane] = weakref.ref(state.token)
         return lane.put(pack, *fields, rows=rows)
 
     @property
     def is_hungry(self) -> bool:
-        """Whether any lane is; see `Lane`."""
-        return any(lane.is_hungry for lane in self._all())
+        """Whether any thread's lane is hungry; see `Lane`."""
+        return any(lane.is_hungry for lane in self._all_lanes())
 
     def prepare(self) -> None:
-        """See `Lane.prepare`; lanes of threads that have ended need no next file."""
+        """See `Lane.prepare`. Lanes of threads that have ended get no spare."""
         for lane, token in self._open_shards():
             if token() is not None:
                 lane.prepare()
 
     def cut(self) -> None:
-        """See `Lane.cut`; a lane whose thread has ended gives up its files for good."""
+        """See `Lane.cut`. A lane whose thread has ended is shut."""
         for lane, token in self._open_shards():
             if token() is None:
                 lane.shut()
@@ -119,48 +116,48 @@ class Shards:
 
     def leave(self, folder: Path) -> None:
         """See `Lane.leave`."""
-        for lane in self._all():
+        for lane in self._all_lanes():
             lane.leave(folder)
 
     def drop_spare(self) -> None:
         """See `Lane.drop_spare`."""
-        for lane in self._all():
+        for lane in self._all_lanes():
             lane.drop_spare()
 
     def sync(self) -> None:
         """See `Lane.sync`."""
-        for lane in self._all():
+        for lane in self._all_lanes():
             lane.sync()
 
     def collect(self, *, hold_ns: int = 0) -> dict[Path, int]:
-        """See `Lane.collect`; lanes whose thread has ended, and that are empty, are forgotten."""
+        """See `Lane.collect`. Empty lanes of threads that have ended are removed."""
         ready: dict[Path, int] = {}
         for lane, token in self._open_shards():
-            ended = token() is None
+            has_ended = token() is None
             ready |= lane.collect(hold_ns=hold_ns)
-            if ended and lane.is_shut and not lane.retired:
+            if has_ended and lane.is_shut and not lane.retired:
                 with self._lock:
                     self._lanes.pop(lane, None)
         return ready
 
     def abandon(self, folder: Path) -> int:
         """See `Lane.abandon`."""
-        return sum(lane.abandon(folder) for lane in self._all())
+        return sum(lane.abandon(folder) for lane in self._all_lanes())
 
     def after_fork(self) -> None:
-        """See `Lane.after_fork`. Of the threads only the calling one is there."""
+        """See `Lane.after_fork`. Only the calling thread exists in the child."""
         self._lock = threading.RLock()
         self._wake = None
         for lane in list(self._lanes):
             lane.after_fork()
-        own = self._mine.lane
-        self._lanes = {} if own is None else {own: weakref.ref(self._mine.token)}
+        own = self._thread_state.lane
+        self._lanes = {} if own is None else {own: weakref.ref(self._thread_state.token)}
 
     def _open_shards(self) -> list[tuple[Lane, "weakref.ref[_Token]"]]:
         with self._lock:
             return list(self._lanes.items())
 
-    def _all(self) -> list[Lane]:
+    def _all_lanes(self) -> list[Lane]:
         with self._lock:
             return list(self._lanes)
 

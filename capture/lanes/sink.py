@@ -1,4 +1,4 @@
-"""Sink: where a run's rows go, and where those that cannot be recorded are counted. Nothing in it raises."""
+"""Sink: writes a run's rows, and counts rows that cannot be recorded. It never raises."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -11,25 +11,21 @@ from ranklake.capture.lanes.records import RecordLane
 
 
 class Sink:
-    """Takes the rows of one run.
+    """Writes the rows of one run.
 
-    Parameters
-    ----------
-    gaps
-        Counts what is not recorded, and warns of it.
+    Parameters ---------- gaps
+        Counts rows that are not recorded, and logs warnings.
     records
         The open files by table; None for a run that records nothing.
     misuses
-        Tells of what callers may have meant otherwise.
+        Counts and logs misuses.
     idle
-        Counts what a run that records nothing is given; None where it is the user's wish.
+        Counts the rows that a run without recording is given; None if the user disabled recording.
 
-    Attributes
-    ----------
-    is_idle
-        Whether nothing is recorded from the beginning.
+    Attributes ---------- is_idle
+        Whether the run never records.
     is_closed
-        Whether the run has ended: what comes now is counted as such.
+        Whether the run has ended. Later rows are counted as gaps with this reason.
     """
 
     def __init__(
@@ -46,19 +42,17 @@ class Sink:
 
     @property
     def enabled(self) -> bool:
-        """Whether anything is recorded."""
+        """Whether rows are recorded now."""
         return self._records is not None and not self.is_closed
 
     def record(self, table: str, columns: Mapping[str, Any], at_ns: int | None = None) -> bool:
         """Write a row of one of `ranklake.capture.common.layouts.FRAME_LANES`; False if it was counted as a gap.
 
-        For the sources of this room, which know the table's contract: what they give is written as it is.
+        Values are written without validation, so callers must follow the table's contract.
 
-        Parameters
-        ----------
-        columns
-            By the contract's names, as JSON has them: times in microseconds since 1970, columns of JSON as text. None
-            stands for NULL.
+        Parameters ---------- columns
+            Values as types of JSON, by the contract's column names: times in microseconds since 1970, columns of JSON
+            as text. None means NULL.
         at_ns
             Monotonic time of the row; by default now.
         """
@@ -69,24 +63,24 @@ class Sink:
         return self._records[table].append(now() if at_ns is None else at_ns, row)
 
     def masks(self, table: str, column: str) -> bool:
-        """Whether a column is masked before it is written: nothing may be derived from it then."""
+        """Whether a column is masked before it is written. Other columns must not be derived from its value then."""
         return self._records is not None and self._records[table].masks(column)
 
     @contextlib.contextmanager
     def recording(self, table: str) -> Iterator[None]:
-        """Count as a gap of the table what is raised within: telemetry never raises into training."""
+        """Catch any exception of the block, and count one row of the table as a gap."""
         try:
             yield
         except RefusedError as refused:
             self.refuse(table, refused.reason, refused.detail)
         except (BadValueError, DeviceValueError, OverflowError, ValueError) as error:
             self.refuse(table, BAD_VALUE, str(error))
-        except Exception as error:  # noqa: BLE001 - whatever it is
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self.trouble(f"recording in {table}", error, table)
 
     @contextlib.contextmanager
     def guarded(self, doing: str) -> Iterator[None]:
-        """Report what is raised within; nothing reaches training."""
+        """Catch any exception of the block and log it as a warning."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
@@ -97,18 +91,18 @@ class Sink:
         self.gaps.count(table, AFTER_CLOSE if self.is_closed else reason, 1, detail)
 
     def trouble(self, doing: str, error: BaseException, table: str = "") -> None:
-        """Tell of an error of our own; if it cost a row of a table, count it."""
+        """Log an internal error; if a table is given, count the lost row as a gap."""
         if table:
             self.gaps.count(table, UNEXPECTED, 1, f"{doing}: {repr_of(error)}")
         else:
             self.gaps.warn(doing, f"{doing} failed: {repr_of(error)}")
 
     def miss(self, table: str, rows: int = 1) -> None:
-        """Count rows of a run that was never started."""
+        """Count rows that a run without recording was given."""
         if self.idle is not None:
             self.idle.count(table, NOT_STARTED, rows, "a run that came by pickle, or could not begin, records nothing")
 
     def misuse(self, topic: str, line: str) -> None:
-        """Tell, once by topic, of what is recorded otherwise than its caller may have meant; and count it."""
+        """Count a call that is recorded differently from what its caller may have meant, and log it once per topic."""
         if self._misuses is not None:
             self._misuses.report(topic, line)

@@ -1,11 +1,12 @@
-"""Written: slots written with a system call each, for file systems where mapped files are not reliable.
+"""Written: slots written with one system call each, for file systems on which mapped files are unreliable.
 
-On a network file system another client's lock, a lost connection or a full server turns a store into a mapped page into
-SIGBUS, or into nothing. Here each slot is a record with a checksum behind it, written at the file's end:
+On a network file system, another client's lock, a lost connection or a full server can turn a store to a mapped page
+into SIGBUS, or lose it. So each slot is written as a record with a checksum, at the end of the file:
 
-    slot ─ u32 crc32 of the slot        again and again, without holes
+    slot ─ u32 crc32 of the slot        repeated, without holes
 
-Slots that values are folded into are written again in place, a copy at a time; their copies' numbers are their check.
+Slots of aggregates and histograms are rewritten in place, one copy at a time. They are validated by the sequence
+numbers of their copies instead of the checksum.
 """
 
 import contextlib
@@ -33,11 +34,11 @@ _CHECKSUM: Final = struct.Struct("<I")
 
 
 def slots_in(raw: bytes, layout: Layout) -> tuple["np.ndarray[Any, np.dtype[Any]]", int]:
-    """Return the slots of a file of records, and how many are damaged, whose mark is 0 then. Never raises.
+    """Return the slots of a file of records, and the number of damaged slots, whose mark is set to 0. Never raises.
 
-    A record at the end that was not written to its end is no damage: its call had not returned.
+    An incomplete record at the end does not count as damaged, because the call that wrote it had not returned.
     """
-    import numpy as np  # called by the sealer, which has it; recording does not need it
+    import numpy as np  # not at the top: only the sealer calls this, and recording must not import numpy
 
     stride = layout.slot_bytes + _CHECKSUM.size
     count = len(raw) // stride
@@ -45,38 +46,38 @@ def slots_in(raw: bytes, layout: Layout) -> tuple["np.ndarray[Any, np.dtype[Any]
     records = np.frombuffer(raw, kind, count)
     slots = records["slot"].copy()
     if layout.is_rewritten:
-        bad = slots["mark"] != MARK
+        damaged = slots["mark"] != MARK
     else:
-        sums = [zlib.crc32(raw[at : at + layout.slot_bytes]) for at in range(0, count * stride, stride)]
-        bad = (records["checksum"] != np.array(sums, np.uint32)) | (slots["mark"] != MARK)
-    slots["mark"][bad] = 0
-    return slots, int(np.count_nonzero(bad))
+        checksums = [zlib.crc32(raw[at : at + layout.slot_bytes]) for at in range(0, count * stride, stride)]
+        damaged = (records["checksum"] != np.array(checksums, np.uint32)) | (slots["mark"] != MARK)
+    slots["mark"][damaged] = 0
+    return slots, int(np.count_nonzero(damaged))
 
 
 class Record(bytearray):
-    """The bytes of one slot that may be written again, and where they are."""
+    """The bytes of one slot that can be rewritten, with its file and offset."""
 
     def __init__(self, size: int, file: "RecordFile", offset: int) -> None:
         super().__init__(size)
         self.file, self.offset = file, offset
 
     def write_again(self, begin: int, end: int) -> bool:
-        """Write a part of the slot again; False if its file was taken to be sealed, or cannot be written."""
+        """Rewrite a part of the slot; False if the file was closed for sealing, or cannot be written."""
         return self.file.rewrite(self.offset + begin, self[begin:end])
 
 
 class RecordFile(SlotFile):
-    """A file of records. Creating it raises `OSError`. Nothing is preallocated: network file systems would write it.
+    """A file of records. Creating it raises `OSError`.
 
-    Notes
-    -----
-    All writes are made under a lock, which is re-entrant for the sake of signal handlers. Its pair refuses every write:
-    so the fast ways end in `WrittenLane.put`.
+    Nothing is preallocated, because network file systems would write the preallocated bytes.
+
+    Notes ----- All writes are made under a lock, which is re-entrant because signal handlers may write. `pair` refuses
+    every write, so the fast paths end in `WrittenLane.put`.
     """
 
     def __init__(self, path: Path, layout: Layout, file_bytes: int = 0) -> None:
         self.path, self.layout = path, layout
-        self._most = (file_bytes or layout.file_bytes) // layout.slot_bytes
+        self._most_records = (file_bytes or layout.file_bytes) // layout.slot_bytes
         self._lock = threading.RLock()
         self._records = 0
         view = memoryview(bytearray(1))
@@ -86,13 +87,16 @@ class RecordFile(SlotFile):
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def write(self, slot: bytes | bytearray) -> int | None:
-        """Write a record and return its offset; None if the file is full or closed. Raises `OSError`, leaving none."""
+        """Write a record and return its offset; None if the file is full or closed.
+
+        Raises `OSError`; the file has no incomplete record then.
+        """
         stride = self.layout.slot_bytes + _CHECKSUM.size
         with self._lock:
-            if self._fd < 0 or self._records >= self._most:
+            if self._fd < 0 or self._records >= self._most_records:
                 return None
             offset = self._records * stride
-            self._records += 1  # before the write: a signal handler may write in the middle of it
+            self._records += 1  # before the write, because a signal handler may write meanwhile
             try:
                 self._write_all(slot + _CHECKSUM.pack(zlib.crc32(slot)), offset)
             except OSError:
@@ -108,17 +112,17 @@ class RecordFile(SlotFile):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def rewrite(self, offset: int, part: bytes | bytearray) -> bool:
-        """Write bytes again; False if the file is closed, or cannot be written."""
+        """Overwrite bytes at an offset; False if the file is closed, or cannot be written."""
         with self._lock, contextlib.suppress(OSError):
             return self._fd >= 0 and os.pwrite(self._fd, part, offset) == len(part)
         return False
 
     def position(self) -> int:
-        """Return how far writers have got, in bytes."""
+        """Return the number of bytes written."""
         return self._records * (self.layout.slot_bytes + _CHECKSUM.size)
 
     def touch_pages(self, ahead_bytes: int) -> None:
-        """Do nothing: no writer touches a page."""
+        """Do nothing: there are no mapped pages."""
 
     def marked(self, field: str) -> "np.ndarray[Any, np.dtype[Any]]":
         """Return one field of all slots written so far. The file must not be retired."""
@@ -128,18 +132,15 @@ class RecordFile(SlotFile):
         return values
 
     def is_used(self) -> bool:
-        """Whether anything was ever written."""
+        """Whether any record was written."""
         return self._records > 0
 
     def sync(self) -> None:
-        """Bring what was written to the disk itself; a file that was closed meanwhile is left alone.
-
-        Raises `OSError`.
-        """
+        """Sync the records to disk; a file that was closed meanwhile is skipped. Raises `OSError`."""
         sync_open_file(self._fd)
 
     def retire(self, weigh: Callable[[SlotFile], int] | None) -> int | None:
-        """Make further writes impossible; see `SlotFile.retire`."""
+        """Close the file for writers; see `SlotFile.retire`."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -157,7 +158,11 @@ class RecordFile(SlotFile):
 
 
 class WrittenLane(Lane):
-    """A lane of record files. What came late for a slot of another lane than those that fold finds it gone."""
+    """A lane of record files.
+
+    Slots cannot be changed after they are written, except those of aggregates and histograms. So a late value for a
+    step becomes a row of its own.
+    """
 
     def put(self, pack: Callable[..., None], *fields: float, rows: int = 1) -> Place | None:
         """See `Lane.put`."""
@@ -173,18 +178,18 @@ class WrittenLane(Lane):
                 try:
                     offset = file.write(slot)
                 except OSError as error:
-                    self._give_up(refusal(error), fields, rows)
+                    self._drop_rows(refusal(error), fields, rows)
                     return None
                 if offset is not None:
                     return self._place(file, offset, slot)
-            why: RefusedError | None = self._advance(pair)
-            if why is not None:
-                self._give_up(why, fields, rows)
+            refused: RefusedError | None = self._advance(pair)
+            if refused is not None:
+                self._drop_rows(refused, fields, rows)
                 return None
 
     def _place(self, file: RecordFile, offset: int, slot: bytearray) -> Place:
         if not self.layout.is_rewritten:
-            return file.pair[0], 0  # refuses every write: what comes late becomes a row of its own
+            return file.pair[0], 0  # refuses every write: a late value becomes a separate row
         record = Record(len(slot), file, offset)
         record[:] = slot
         return memoryview(record), 0

@@ -1,4 +1,4 @@
-"""Distribution: arrays folded into one histogram per interval, in a slot that is whole at any moment."""
+"""Distribution: combine arrays into one histogram per interval, in a slot that is complete at any moment."""
 
 import threading
 from typing import Any
@@ -14,40 +14,38 @@ from ranklake.capture.metrics.handles import Define, Failed, NullHandle, step_of
 
 
 class _Current(threading.local):
-    """The row that a thread folds into."""
+    """The current row of the calling thread."""
 
-    cell: BufferedSlot | None = None
+    slot: BufferedSlot | None = None
     state = Histogram()
     until_ns = 0
     busy = False
 
 
 class Distribution:
-    """One metric's distribution: ``grads = run.histogram("grad/abs")``, then ``grads.record(array)``.
+    """The handle of a distribution: ``grads = run.histogram("grad/abs")``, then ``grads.record(array)``.
 
-    Parameters
-    ----------
-    twin
-        Of the lane ``histograms``.
+    Parameters ---------- buffer
+        Double buffer in the lane ``histograms``.
     define, failed
-        See `handles`.
+        See `ranklake.capture.metrics.handles`.
     every_ns
-        Length of an interval. It begins with its first values; a file that is sealed ends it early.
+        Length of an interval. It begins with its first values; sealing the file ends it early.
     """
 
-    __slots__ = ("_current", "_define", "_every_ns", "_failed", "_max_buckets", "_series", "_twin", "name")
+    __slots__ = ("_buffer", "_current", "_define", "_every_ns", "_failed", "_max_buckets", "_series", "name")
 
     def __init__(
-        self, name: str, twin: DoubleBuffer, define: Define, every_ns: int, max_buckets: int, failed: Failed
+        self, name: str, buffer: DoubleBuffer, define: Define, every_ns: int, max_buckets: int, failed: Failed
     ) -> None:
         self.name = name
-        self._twin, self._define, self._failed = twin, define, failed
+        self._buffer, self._define, self._failed = buffer, define, failed
         self._every_ns, self._max_buckets = every_ns, max_buckets
         self._series: int | None = None
         self._current = _Current()
 
-    def record(self, values: Any = None, step: Any = None) -> None:  # noqa: ANN401 - whatever training has
-        """Fold in a number, or all those of an array or tensor; once this has returned, they survive the process."""
+    def record(self, values: Any = None, step: Any = None) -> None:  # noqa: ANN401 - any value
+        """Add a number, or all numbers of an array or tensor. After this call returns, they survive a kill."""
         try:
             at = step_of(step)
             if values.__class__ is float:
@@ -60,40 +58,40 @@ class Distribution:
             self._failed(self.name, values, error, lambda late: self.record(late, step))
 
     def _record(self, histogram: Histogram, step: int) -> None:
-        moment = now()
+        time_ns = now()
         current = self._current
-        if current.busy:  # a signal handler, or a destructor, within the lines below: it gets a row of its own
-            self._begin(histogram, step, moment)
+        if current.busy:  # called by a signal handler or destructor within the lines below: use a separate row
+            self._begin(histogram, step, time_ns)
             return
         current.busy = True
         try:
-            if current.cell is not None and moment < current.until_ns:
+            if current.slot is not None and time_ns < current.until_ns:
                 state = merge(current.state, histogram, self._max_buckets)
-                if current.cell.write(_fields(state, step, moment)):
+                if current.slot.write(_fields(state, step, time_ns)):
                     current.state = state
                     return
-            current.cell = None
-            current.cell = self._begin(histogram, step, moment)
-            current.state, current.until_ns = histogram, moment + self._every_ns
+            current.slot = None
+            current.slot = self._begin(histogram, step, time_ns)
+            current.state, current.until_ns = histogram, time_ns + self._every_ns
         finally:
             current.busy = False
 
-    def _begin(self, histogram: Histogram, step: int, moment: int) -> BufferedSlot | None:
+    def _begin(self, histogram: Histogram, step: int, time_ns: int) -> BufferedSlot | None:
         if self._series is None:
             self._series = self._define()
-        return self._twin.begin(moment, self._series, _fields(histogram, step, moment))
+        return self._buffer.begin(time_ns, self._series, _fields(histogram, step, time_ns))
 
     def after_fork(self) -> None:
-        """In a forked child: the rows are the parent's."""
+        """Start a new row in a forked child, because the current row belongs to the parent."""
         self._current = _Current()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NullHandle, (self.name, "distributions")
 
 
-def _fields(state: Histogram, step: int, moment: int) -> tuple[Field, ...]:
+def _fields(state: Histogram, step: int, time_ns: int) -> tuple[Field, ...]:
     return (
-        moment,
+        time_ns,
         step,
         state.zero_count,
         state.nan_count,
@@ -110,29 +108,27 @@ def _fields(state: Histogram, step: int, moment: int) -> tuple[Field, ...]:
     )
 
 
-def floats(values: Any) -> Array:  # noqa: ANN401 - whatever training has
-    """Return real numbers as a new float64 array: another thread may be writing into the given one.
+def floats(values: Any) -> Array:  # noqa: ANN401 - any value
+    """Return real numbers as a new float64 array. It is a copy, because another thread may write to the original.
 
-    Raises
-    ------
-    BadValueError
-        They are not real numbers in main memory, dense.
+    Raises ------ BadValueError
+        The values are not a dense array of real numbers.
     DeviceValueError
-        They are on a device.
+        The values are in the memory of a GPU.
     """
     try:
-        where = getattr(values, "device", None)
-        device = text(getattr(where, "type", None) or getattr(where, "platform", "cpu"))  # torch's word, jax's word
+        place = getattr(values, "device", None)
+        device = text(getattr(place, "type", None) or getattr(place, "platform", "cpu"))  # torch has type, jax platform
         if device == "cpu":
             if hasattr(values, "detach") and not values.is_complex():  # numpy has no bfloat16
                 values = values.detach().double().numpy()
-            given = np.asarray(values)
-            real = given.dtype.kind in "biuf"
+            array = np.asarray(values)
+            real = array.dtype.kind in "biuf"
     except Exception as error:
         raise BadValueError(type(values).__name__) from error
     if device != "cpu":
         raise DeviceValueError(device)
     if not real:
-        raise BadValueError(f"{type(values).__name__} of {given.dtype}")
+        raise BadValueError(f"{type(values).__name__} of {array.dtype}")
     with np.errstate(over="ignore"):
-        return np.array(given, np.float64)
+        return np.array(array, np.float64)

@@ -1,4 +1,4 @@
-"""Handles: the common base of objects that are looked up once by name and then reused."""
+"""Handles: shared parts of the objects that are created once per metric name and then reused."""
 
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -8,7 +8,7 @@ from ranklake.capture.common.layouts import ABSENT
 from ranklake.capture.common.values import BadValueError, DeviceValueError, integer, repr_of
 
 Define = Callable[[], int]
-"""Gives the number of a handle's series; raises `RefusedError`."""
+"""Returns the number of a handle's series; raises `RefusedError`."""
 
 Late = Callable[[Any], None]
 Failed = Callable[[str, object, Exception, Late], None]
@@ -18,32 +18,30 @@ _LONGEST_S: Final = 86_400.0
 
 
 class BadStepError(BadValueError):
-    """Not the number of a step."""
+    """The value is not the number of a step."""
 
 
 class Handle(Protocol):
-    """What a run calls on each of its handles."""
+    """The interface of handles that a run needs."""
 
     def after_fork(self) -> None:
-        """Drop unfinished work in a forked child: it belongs to the parent."""
+        """Drop unfinished rows in a forked child, because they belong to the parent."""
 
 
 class NullHandle:
-    """What a run that records nothing gives for any handle, and what a handle is after it was pickled.
+    """The handle of a run that records nothing, and of an unpickled handle.
 
-    Parameters
-    ----------
-    table
-        Where its rows would have gone.
+    Parameters ---------- table
+        Table for which rows are counted.
     idle
-        Counts them; None where the user switched recording off.
+        Counts the rows; None if the user disabled recording.
     """
 
     def __init__(self, name: str, table: str = "scalars", idle: Gaps | None = NOWHERE) -> None:
         self.name, self._table, self._idle = name, table, idle
 
     def add(self, *_: object, **__: object) -> None:
-        """Record nothing."""
+        """Count a row that is not recorded."""
         if self._idle is not None:
             self._idle.count(self._table, NOT_STARTED, 1, self.name)
 
@@ -54,7 +52,7 @@ class NullHandle:
 
 
 def step_of(step: object) -> int:
-    """Return a step's number, `ABSENT` for None. Raises `BadStepError`."""
+    """Return a step's number as an int; `ABSENT` for None. Raises `BadStepError`."""
     if step is None:
         return ABSENT
     if type(step) is int and ABSENT < step < -ABSENT:
@@ -66,8 +64,8 @@ def step_of(step: object) -> int:
 
 
 def interval_ns(every_s: object) -> int:
-    """Return an interval in ns, a day at most. Raises `ValueError` if it is none."""
-    seconds = float(every_s)  # type: ignore[arg-type]  # whatever it raises is the answer
+    """Return an interval in ns, at most a day. Raises the errors of `float`, and `ValueError` if it is not above 0."""
+    seconds = float(every_s)  # type: ignore[arg-type]  # its errors are the caller's
     if not seconds > 0:
         raise ValueError("an interval is longer than 0 s")
     return int(min(seconds, _LONGEST_S) * 1e9)

@@ -1,4 +1,4 @@
-"""Meter: makes the handles of a run. They are looked up once and reused; those that fold values exist once per name."""
+"""Meter: creates the handles of a run. Handles that fold values exist once per name."""
 
 from collections.abc import Callable, Hashable
 from functools import partial
@@ -21,26 +21,24 @@ if TYPE_CHECKING:
 H = TypeVar("H", bound=Handle)
 
 LEAST_BUCKETS: Final = 4
-"""At the coarsest scale the contract has, -10, all doubles of one sign lie in three buckets."""
+"""At the coarsest scale of the contract, -10, all doubles of one sign need three buckets."""
 
 MOST_HANDLES: Final = 10_000
-"""More are not kept: names that never come again must not fill the memory."""
+"""Most handles in the cache, so that names that are used only once do not fill the memory."""
 
 
 class Meter:
-    """Makes the handles of one run.
+    """Creates the handles of one run.
 
-    Parameters
-    ----------
-    intervals, histograms
-        Where aggregates and histograms are written.
+    Parameters ---------- intervals, histograms
+        Lanes of aggregates and of histograms.
     """
 
     def __init__(self, scalars: ScalarWriter, intervals: AnyLane, histograms: AnyLane) -> None:
         self._scalars, self._series, self._gaps = scalars, scalars.series, scalars.sink.gaps
         self._intervals = DoubleBuffer(intervals, INTERVAL_CODES)
         self._histograms = DoubleBuffer(histograms, HISTOGRAM_CODES)
-        self._made: dict[Hashable, Handle] = {}
+        self._handles: dict[Hashable, Handle] = {}
 
     def scalar(self, name: object, kind: object = None, unit: object = None, keep: object = None) -> Scalar:
         """Return the handle of a metric; see `ranklake.capture.Run.scalar`."""
@@ -51,19 +49,19 @@ class Meter:
                 return Scalar(_printable_name(name), take)
         try:
             series = self._series.metric(name, kind, unit)
-        except RefusedError:  # a bad name, or no stream to define it in: tried again, and counted, with each value
+        except RefusedError:  # a bad name, or no stream yet: each value tries again, and is counted
             return Scalar(_printable_name(name), partial(scalars.add_unknown, name, kind, unit))
         plain = check_name(name)
         return Scalar(plain, adder(scalars.lane, series, partial(scalars.add_any, plain, series)))
 
     def _sampled_writer(self, name: object, kind: object, unit: object, keep: object) -> Callable[..., None] | None:
-        """Return the writer of a sampled metric; None where all values are kept."""
-        ratio = self._gaps.lenient("keep", lambda given: checked_ratio(number(given)), keep, None)
+        """Return the writer of a sampled metric; None if all values are kept."""
+        ratio = self._gaps.lenient("keep", lambda value: checked_ratio(number(value)), keep, None)
         if self._scalars.sampler is None and ratio is None:
             return None
         sampler = self._scalars.require_sampler()
-        sampled = sampler.of(name, kind, unit, ratio)
-        return None if sampled is None else partial(sampler.add, sampled)
+        metric = sampler.of(name, kind, unit, ratio)
+        return None if metric is None else partial(sampler.add, metric)
 
     def counter(self, name: object, unit: object) -> Counter:
         """Return the counter of a name."""
@@ -74,7 +72,7 @@ class Meter:
         )
 
     def aggregate(self, name: object, every_s: object, kind: object, unit: object) -> Aggregate:
-        """Return the aggregate of a name and an interval."""
+        """Return the aggregate with a name and an interval."""
         every = self._gaps.lenient("every_s", interval_ns, every_s, 10 * 10**9)
         return self._get_or_create(
             ("aggregate", name, every, kind, unit),
@@ -88,11 +86,11 @@ class Meter:
         )
 
     def histogram(self, name: object, every_s: object, max_buckets: object, unit: object) -> "Distribution":
-        """Return the histogram of a name, an interval and a number of buckets."""
-        from ranklake.capture.metrics.distribution import Distribution  # numpy: not before something is recorded
+        """Return the histogram with a name, an interval and a number of buckets."""
+        from ranklake.capture.metrics.distribution import Distribution  # imports numpy, so only on first use
 
         every = self._gaps.lenient("every_s", interval_ns, every_s, 60 * 10**9)
-        buckets = self._gaps.lenient("max_buckets", _buckets, max_buckets, BUCKETS)
+        buckets = self._gaps.lenient("max_buckets", _bucket_count, max_buckets, BUCKETS)
         return self._get_or_create(
             ("histogram", name, every, buckets, unit),
             lambda: Distribution(
@@ -106,16 +104,16 @@ class Meter:
         )
 
     def after_fork(self) -> None:
-        """In a forked child: all that was begun is the parent's."""
-        for handle in list(self._made.values()):
+        """Drop unfinished rows in a forked child, because they belong to the parent."""
+        for handle in list(self._handles.values()):
             handle.after_fork()
 
     def _get_or_create(self, key: Hashable, make: Callable[[], H]) -> H:
         try:
-            handle: Any = self._made.get(key)
+            handle: Any = self._handles.get(key)
             if handle is None:
-                handle = make() if len(self._made) >= MOST_HANDLES else self._made.setdefault(key, make())
-        except Exception:  # noqa: BLE001 - what cannot be hashed and compared is no name: counted with each value
+                handle = make() if len(self._handles) >= MOST_HANDLES else self._handles.setdefault(key, make())
+        except Exception:  # noqa: BLE001 - an unhashable name is bad: each value is counted
             handle = make()
         return handle  # type: ignore[no-any-return]  # by its key
 
@@ -127,8 +125,8 @@ def _printable_name(name: object) -> str:
     return text(name, 80)
 
 
-def _buckets(given: object) -> int:
-    number = integer(given)
-    if not LEAST_BUCKETS <= number <= BUCKETS:
-        raise ValueError(f"between {LEAST_BUCKETS} and {BUCKETS}")
-    return number
+def _bucket_count(value: object) -> int:
+    count = integer(value)
+    if not LEAST_BUCKETS <= count <= BUCKETS:
+        raise ValueError(f"not between {LEAST_BUCKETS} and {BUCKETS}")
+    return count

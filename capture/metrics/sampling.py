@@ -1,18 +1,18 @@
-"""Sampling: keeps a share of a metric's values, the same steps on every rank, and everything unusual.
+"""Sampling: keep a share of a metric's values, the same steps on every rank, and all unusual values.
 
-Weights are those of Horvitz and Thompson ("A generalization of sampling without replacement from a finite universe",
-JASA 47, 1952): 1 over the probability that the value was kept. So the sum of weight x value estimates the sum of all
-values, and the sum of weights their number, without bias:
+Weights follow Horvitz and Thompson ("A generalization of sampling without replacement from a finite universe", JASA 47,
+1952): 1 over the probability that the value was kept. So the sum of weight x value estimates the sum of all values, and
+the sum of weights their number, without bias:
 
     NaN, infinite                               always kept                          weight 1
     in a step that was slow or failed           always kept                          weight 1
-    otherwise, and the hash says so             kept with probability = ratio        weight 1/ratio
+    otherwise, if the hash selects the step     kept with probability = ratio        weight 1/ratio
     otherwise                                   counted as "sampled out"
 
-Whether a step is slow shows when it ends. Until then values that the hash refuses are held in memory, and chosen ones
-are written at once, with weight 1/ratio, which is put right in their slot when the step proves slow. Where the slot's
-file was sealed meanwhile, that is too late; then the values that the hash refused in that file's time are kept with
-weight 0, for people to see, and the estimate rests on the chosen ones, as in any other step.
+Whether a step is slow is known only when it ends. Until then, values that are not selected are held in memory. Selected
+values are written immediately with weight 1/ratio; if the step is slow, the weight in the slot is corrected. This is
+not possible if the slot's file was sealed meanwhile. Values held since before that sealing then get weight 0, so that
+people can see them, and the estimate uses only the selected values, as in any other step.
 """
 
 import contextlib
@@ -41,14 +41,14 @@ MOST_HELD: Final = 10_000
 MOST_NAMES: Final = 10_000
 LAST_STEPS: Final = 32
 FEWEST_STEPS: Final = 8
-"""Before so many have ended nobody knows what is slow."""
+"""Steps that must have ended before any step counts as slow."""
 
 _pack_scalar: Final = SCALARS.packer.pack_into
 _SERIES_AT: Final = SCALARS.offset("series")
 
 
 class SampledMetric:
-    """One metric of which a share is kept."""
+    """One sampled metric."""
 
     def __init__(self, run: str, series: Series, name: str, kind: object, unit: object, ratio: float) -> None:
         self.name, self.ratio = name, ratio
@@ -57,17 +57,17 @@ class SampledMetric:
         self._unnumbered = itertools.count()
 
     def keeps_step(self, step: int) -> bool:
-        """Whether values of a step are kept; values without one are counted from 0 instead."""
+        """Whether values of a step are selected. Values without a step use a counter from 0 in its place."""
         return is_sampled(self._seed, next(self._unnumbered) if step == ABSENT else step, self._threshold)
 
     def series(self, weight: float) -> int:
-        """Return the number of the series of values with a weight. Raises `RefusedError`."""
+        """Return the series number for values with a weight. Raises `RefusedError`."""
         return self._series.metric(self.name, self._kind, self._unit, weight=weight)
 
 
 @dataclass(frozen=True, slots=True)
 class _HeldValue:
-    """A value whose step has not ended: one that was chosen, at its `place`, or one that was not."""
+    """A value whose step has not ended. `place` is the slot of a selected value; None for others."""
 
     step: OpenStep
     sampled: SampledMetric
@@ -81,14 +81,12 @@ class _HeldValue:
 class ValueSampler:
     """Samples the values of one run.
 
-    Parameters
-    ----------
-    run
-        Its name seeds the choice, which is then the same on every rank.
+    Parameters ---------- run
+        The run; its name seeds the selection, so that all ranks select the same steps.
     lane
-        Of ``scalars``.
+        Lane of ``scalars``.
     failed
-        See `handles`.
+        See `ranklake.capture.metrics.handles`.
     """
 
     def __init__(
@@ -107,18 +105,18 @@ class ValueSampler:
         self._lane = lane
         self._by_name: dict[object, SampledMetric | None] = {}
         self._held: deque[_HeldValue] = deque()
-        self._lasted: deque[int] = deque(maxlen=LAST_STEPS)
+        self._durations_ns: deque[int] = deque(maxlen=LAST_STEPS)
 
     def of(
         self, name: object, kind: object = None, unit: object = None, keep: float | None = None
     ) -> SampledMetric | None:
-        """Return how a metric is sampled, by `keep` or else by the rules; None if all of it is kept."""
+        """Return the sampled metric, by `keep` or else by the rules; None if all its values are kept."""
         try:
             key = (name if type(name) is str else check_name(name)), word(kind), word(unit)
             if keep is None and key in self._by_name:
                 return self._by_name[key]
             name = check_name(name)
-        except RefusedError:  # is refused again, and counted, later
+        except RefusedError:  # the writer refuses it again, and counts it
             return None
         ratio = ratio_of(self._rules, name) if keep is None else keep
         sampled = None if ratio >= 1.0 else SampledMetric(self._run.name, self._series, name, kind, unit, ratio)
@@ -126,7 +124,7 @@ class ValueSampler:
             self._by_name[key] = sampled
         return sampled
 
-    def add(self, sampled: SampledMetric, value: Any = None, step: Any = None) -> None:  # noqa: ANN401 - whatever training has
+    def add(self, sampled: SampledMetric, value: Any = None, step: Any = None) -> None:  # noqa: ANN401 - any value
         """Record a value of a handle."""
         moment = now()
         try:
@@ -136,7 +134,7 @@ class ValueSampler:
             self._failed(sampled.name, value, error, lambda late: self.add(sampled, late, step))
 
     def take(self, sampled: SampledMetric, value: float, at: int, moment: int) -> None:
-        """Keep a value, hold it, or count it as sampled out. Raises `RefusedError` if the name finds no number."""
+        """Write a value, hold it, or count it as sampled out. Raises `RefusedError` if the name gets no number."""
         if not math.isfinite(value):
             self._put(sampled, 1.0, value, at, moment)
             return
@@ -154,9 +152,9 @@ class ValueSampler:
             self._gaps.count("scalars", SAMPLED_OUT)
 
     def end_step(self, step: OpenStep, duration_ns: int, failed: bool) -> None:
-        """Settle what was held in a step, and in steps that never ended."""
+        """Write or drop the held values of a step, and drop those of steps that never ended."""
         keep = failed or self._is_slow(duration_ns)
-        out = 0
+        sampled_out = 0
         for _ in range(len(self._held)):
             try:
                 held = self._held.popleft()
@@ -167,17 +165,17 @@ class ValueSampler:
             elif held.step is self._progress.current:
                 self._held.append(held)
             else:
-                out += held.place is None
-        self._gaps.count("scalars", SAMPLED_OUT, out)
+                sampled_out += held.place is None
+        self._gaps.count("scalars", SAMPLED_OUT, sampled_out)
 
     def _is_slow(self, duration_ns: int) -> bool:
-        lasted = self._lasted
-        slow = len(lasted) >= FEWEST_STEPS and duration_ns > self._slow_ratio * statistics.median(lasted)
-        lasted.append(duration_ns)
+        durations_ns = self._durations_ns
+        slow = len(durations_ns) >= FEWEST_STEPS and duration_ns > self._slow_ratio * statistics.median(durations_ns)
+        durations_ns.append(duration_ns)
         return slow
 
     def _keep(self, held: _HeldValue) -> None:
-        """Keep a value of a step that proved out of the ordinary."""
+        """Write a held value of a slow or failed step, or correct its weight."""
         sampled = held.sampled
         try:
             if held.place is None:
@@ -187,7 +185,9 @@ class ValueSampler:
             view, offset = held.place
             series = sampled.series(1.0).to_bytes(4, "little")
             try:
-                view[offset + _SERIES_AT : offset + _SERIES_AT + 4] = series  # one store: a kill finds either number
+                view[offset + _SERIES_AT : offset + _SERIES_AT + 4] = (
+                    series  # one store: after a kill it is either number
+                )
             except ValueError:  # released: sealed meanwhile
                 return
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
@@ -197,13 +197,13 @@ class ValueSampler:
         return self._lane.put(_pack_scalar, moment, at, value, sampled.series(weight))
 
     def close(self) -> None:
-        """Count what is still held."""
-        out = 0
+        """Count the held values as sampled out."""
+        sampled_out = 0
         while self._held:  # another thread may still be adding
             with contextlib.suppress(IndexError):
-                out += self._held.popleft().place is None
-        self._gaps.count("scalars", SAMPLED_OUT, out)
+                sampled_out += self._held.popleft().place is None
+        self._gaps.count("scalars", SAMPLED_OUT, sampled_out)
 
     def after_fork(self) -> None:
-        """In a forked child: what is held is the parent's."""
-        self._held, self._lasted = deque(), deque(maxlen=LAST_STEPS)
+        """Drop held values in a forked child, because they belong to the parent."""
+        self._held, self._durations_ns = deque(), deque(maxlen=LAST_STEPS)

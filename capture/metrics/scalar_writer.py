@@ -1,4 +1,4 @@
-"""Scalar writer: single values into ``scalars``; values still on a device are fetched, others counted."""
+"""Scalar writer: write single values to ``scalars``. Values on a GPU are fetched; bad values are counted as gaps."""
 
 import contextlib
 import time
@@ -31,12 +31,10 @@ class ScalarWriter:
     Parameters
     ----------
     run
-        Its name seeds the sampling.
+        The run; its name seeds the sampling.
 
-    Attributes
-    ----------
-    sampler
-        None while no metric is sampled.
+    Attributes ---------- sampler
+        None if no metric is sampled.
     """
 
     def __init__(
@@ -56,7 +54,7 @@ class ScalarWriter:
             self.require_sampler()
 
     def require_sampler(self) -> ValueSampler:
-        """Return what samples values, making it if there is none."""
+        """Return the sampler; create it if there is none."""
         if self.sampler is None:
             failed = self.failed("scalars")
             self.sampler = ValueSampler(
@@ -66,7 +64,7 @@ class ScalarWriter:
         return self.sampler
 
     def add(self, name: str, value: float, step: int = ABSENT, moment: int | None = None) -> None:
-        """Record one value whose number and step are in order already."""
+        """Record one value. `value` and `step` must be valid."""
         moment = now() if moment is None else moment
         try:
             sampled = None if self.sampler is None else self.sampler.of(name)
@@ -84,10 +82,10 @@ class ScalarWriter:
         self.lane.put(_pack_scalar, moment, step, value, series)
 
     def add_any(self, name: str, series: int, value: object = None, step: object = None) -> None:
-        """Record any value that a handle gets: the slow path of `adder`."""
+        """Record any value passed to a handle: the slow path of `adder`."""
         moment = now()
         try:
-            # What adders have by default; as a number of the caller's own it means the same, as on the fast ways.
+            # The default of adders. If a caller passes this number, it means "no step", too, as on the fast paths.
             at = ABSENT if step.__class__ is int and step == ABSENT else step_of(step)
         except BadStepError:
             self.sink.refuse("scalars", BAD_STEP, repr_of(step))
@@ -102,7 +100,7 @@ class ScalarWriter:
             self.sink.trouble("recording a value", error, "scalars")
 
     def add_unknown(self, name: object, kind: object, unit: object, value: object = None, step: object = None) -> None:
-        """Record any value of a metric that has no number yet."""
+        """Record any value of a metric without a number so far."""
         try:
             series = self.series.metric(name, kind, unit)
         except RefusedError as refused:
@@ -111,13 +109,13 @@ class ScalarWriter:
             self.add_any(check_name(name), series, value, step)
 
     def count_misuses(self, count: int) -> None:
-        """Record how many misuses there were so far."""
+        """Record the number of misuses so far as a metric."""
         if not self.sink.is_closed:
             with contextlib.suppress(RefusedError):
                 self.put(now(), self.progress.at, float(count), self.series.metric(MISUSES))
 
     def failed(self, table: str) -> Failed:
-        """Return the warning about values for a table that cannot be recorded as they are."""
+        """Return the callback for values of a table that cannot be recorded directly; see `handles.Failed`."""
         return partial(self._failed, table)
 
     def _failed(self, table: str, name: str, value: object, error: Exception, late: Callable[[Any], None]) -> None:
@@ -134,12 +132,10 @@ class ScalarWriter:
 
 
 class Scalar:
-    """One metric, looked up once: ``loss = run.scalar("train/loss")``, then ``loss.add(value, step)``.
+    """The handle of one metric: ``loss = run.scalar("train/loss")``, then ``loss.add(value, step)``.
 
-    Attributes
-    ----------
-    add
-        Records a value. Called with the value and, if it belongs to one, its step.
+    Attributes ---------- add
+        Records a value. Its arguments are the value and, optionally, the number of its step.
     """
 
     __slots__ = ("add", "name")
@@ -158,23 +154,21 @@ def no_scalar(name: str, idle: Gaps | None = NOWHERE) -> Scalar:
 
 
 def _discard(*_: object, **__: object) -> None:
-    """Do what a user wants who has switched recording off."""
+    """Ignore a value, because the user disabled recording."""
 
 
 def adder(lane: AnyLane, series: int, slow: Callable[..., None]) -> Callable[..., None]:
-    """Return what writes (value, step) into one slot; what is not that plain goes to `slow`.
+    """Return a function of (value, step) that writes a float to a slot, and passes other values to `slow`.
 
-    Parameters
-    ----------
-    series
+    Parameters ---------- series
         Number of the metric.
     """
     if MODULE is not None:
-        made: Callable[..., None] = MODULE.Adder(lane, series, slow)
-        return made
+        native_adder: Callable[..., None] = MODULE.Adder(lane, series, slow)
+        return native_adder
     pack, clock, mark = _pack_scalar, time.monotonic_ns, MARK
 
-    def add(value: Any, step: Any = ABSENT) -> None:  # noqa: ANN401 - whatever training has
+    def add(value: Any, step: Any = ABSENT) -> None:  # noqa: ANN401 - any value
         try:
             if value.__class__ is float:
                 view, take = lane.pair

@@ -1,7 +1,7 @@
-"""Value log: takes the values of `run.log` by name: some go into the step's row, the rest become metrics.
+"""Value log: record the values of `run.log`. Some names go to the step's row; the others become metrics.
 
-The fast path writes one slot. Where it fails (a full file, a value that is no number, a new set of names) the slow
-path converts what it can and counts the rest as gaps.
+The fast path writes one slot. If it fails, because of a full file, a value that is not a number, or a new set of names,
+the slow path converts the values that it can and counts the others as gaps.
 """
 
 import contextlib
@@ -39,12 +39,10 @@ Pick = Callable[[Mapping[Any, Any]], tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class RowEncoder:
-    """How mappings with the same names, sixteen at most, are written in one go.
+    """Writes up to sixteen values of mappings with the same names to one slot.
 
-    Attributes
-    ----------
-    width
-        Values in the slot.
+    Attributes ---------- width
+        Number of values in the slot.
     pick
         Returns a mapping's values in the order of the slot; raises `KeyError` if a name is missing.
     """
@@ -57,19 +55,17 @@ class RowEncoder:
 
 
 _MOST_ENCODERS: Final = 1000
-_BY_SLOT: Final = 4 * ROW_WIDTH  # a wider mapping is rare enough to go value by value
+_MOST_SLOT_VALUES: Final = 4 * ROW_WIDTH  # larger mappings are rare, so they are written value by value
 _pack_scalar: Final = SCALARS.packer.pack_into
 
 
 class Mappings:
-    """The kinds of mappings that one run has seen.
+    """The sets of names that one run has logged, with their encoders.
 
-    Attributes
-    ----------
-    recent
-        The encoder of the latest mapping of so many values: what the fast way tries first.
+    Attributes ---------- recent
+        By number of values, the encoder of the latest mapping of this size, which the fast path tries first.
     logger
-        The fast way in C, which keeps recent ones itself; None for that in Python.
+        The fast path in C, which has its own cache of recent encoders; None to use the path in Python.
     """
 
     def __init__(self, series: Series, scalars: AnyLane, rows: AnyLane) -> None:
@@ -80,8 +76,8 @@ class Mappings:
         self.logger: Any = None
 
     def learn(self, names: tuple[object, ...], series: tuple[int, ...]) -> None:
-        """Cache the encoders of a mapping with these names, unless it is too wide or the cache is full."""
-        if not 0 < len(names) <= _BY_SLOT or len(self._encoders) >= _MOST_ENCODERS:
+        """Cache the encoders of a mapping with these names, unless it is too large or the cache is full."""
+        if not 0 < len(names) <= _MOST_SLOT_VALUES or len(self._encoders) >= _MOST_ENCODERS:
             return
         encoders: list[RowEncoder] = []
         for at in range(0, len(names), ROW_WIDTH):
@@ -93,15 +89,15 @@ class Mappings:
         self._encoders[names] = tuple(encoders)
         self._remember(names, tuple(encoders))
 
-    def write_known(self, moment: int, step: object, values: dict[Any, object]) -> bool:
-        """Write a mapping whose names are known; False, and nothing is written, if they are not or a value is odd.
+    def write_known(self, time_ns: int, step: object, values: dict[Any, object]) -> bool:
+        """Write a mapping whose names have cached encoders. Otherwise, or for a bad value, write nothing.
 
-        Parameters
-        ----------
-        moment
-            Monotonic ns.
+        Parameters ---------- moment
+            Monotonic time in ns.
         step
-            Its number, or ABSENT.
+            Number of the step, or ABSENT.
+
+        Returns ------- Whether the mapping was written.
         """
         encoders = self._encoders.get(tuple(values))
         if encoders is None or type(step) is not int or not ABSENT <= step < -ABSENT:
@@ -111,39 +107,39 @@ class Mappings:
         except (BadValueError, DeviceValueError):
             return False
         for encoder in encoders:
-            encoder.lane.put(encoder.pack, moment, step, *encoder.pick(numbers), encoder.number, rows=encoder.width)
+            encoder.lane.put(encoder.pack, time_ns, step, *encoder.pick(numbers), encoder.number, rows=encoder.width)
         self._remember(tuple(values), encoders)
         return True
 
-    def write(self, moment: int, step: int, values: dict[int, float]) -> None:
-        """Write values by metric number: several to a slot where that is worth it."""
+    def write(self, time_ns: int, step: int, values: dict[int, float]) -> None:
+        """Write values by metric number, several values per slot if possible."""
         series = tuple(values)
-        if 1 < len(series) <= _BY_SLOT:
+        if 1 < len(series) <= _MOST_SLOT_VALUES:
             for at in range(0, len(series), ROW_WIDTH):
                 part = series[at : at + ROW_WIDTH]
                 target = self._target(part)
                 if target is None:
                     break
                 lane, pack, schema = target
-                lane.put(pack, moment, step, *(values.pop(name) for name in part), schema, rows=len(part))
+                lane.put(pack, time_ns, step, *(values.pop(name) for name in part), schema, rows=len(part))
         for name, value in values.items():
-            self._scalars.put(_pack_scalar, moment, step, value, name)
+            self._scalars.put(_pack_scalar, time_ns, step, value, name)
 
     def _remember(self, names: tuple[object, ...], encoders: tuple[RowEncoder, ...]) -> None:
-        """Have mappings with these names written by the fast way from here on."""
+        """Use the fast path for mappings with these names from now on."""
         if self.logger is not None:
-            with contextlib.suppress(TypeError):  # names that are texts, and something more
-                self.logger.learn(names, self._scalars, self._rows, tuple(one.number for one in encoders))
+            with contextlib.suppress(TypeError):  # names of a subclass of str
+                self.logger.learn(names, self._scalars, self._rows, tuple(encoder.number for encoder in encoders))
         elif len(encoders) == 1:
             self.recent[len(names)] = encoders[0]
 
     def _target(self, series: tuple[int, ...]) -> tuple[AnyLane, Pack, int] | None:
-        """Return where values of these metrics go in one slot, by which packer and number; None if nowhere."""
+        """Return lane, packer and number for writing values of these metrics to one slot; None if not possible."""
         if len(series) == 1:
             return self._scalars, _pack_scalar, series[0]
         try:
             return self._rows, row_packer(len(series)).pack_into, self._series.schema(series)
-        except RefusedError:  # too many kinds of mappings
+        except RefusedError:  # too many different mappings
             return None
 
 
@@ -159,17 +155,13 @@ _TEXT: Final = frozenset({str})
 
 
 class ValueLog:
-    """Takes what one run logs.
+    """Records the values that one run logs.
 
-    Parameters
-    ----------
-    own
-        Numbers that an overlay adds to a step's row; None where it adds none.
+    Parameters ---------- own
+        Numbers that an overlay adds to a step's row; None if it adds none.
 
-    Attributes
-    ----------
-    fast
-        Does what `log` does: in C, where that was built.
+    Attributes ---------- fast
+        The fastest version of `log`: in C if that was built.
     """
 
     def __init__(self, scalars: ScalarWriter, mappings: Mappings, own: OwnNumbers | None = None) -> None:
@@ -185,39 +177,39 @@ class ValueLog:
     def log(
         self, mapping: Mapping[Any, object] | None = None, *excess: object, step: object = None, **scalars: object
     ) -> None:
-        """Record values by name, all at one moment; see `ranklake.capture.Run.log`."""
-        moment = now()
+        """Record values by name, all with the same time; see `ranklake.capture.Run.log`."""
+        time_ns = now()
         try:
             values: Any = scalars
             if mapping is not None:
                 values = {**mapping, **scalars} if scalars else mapping
-            if type(values) is dict and not excess:  # others may answer for names that they do not have
-                encoder = self._recent[len(values)]  # a loop logs the same names again and again
+            if type(values) is dict and not excess:  # other mappings may have values for missing names
+                encoder = self._recent[len(values)]  # a loop usually logs the same names
                 numbers = encoder.pick(values)
-                if PLAIN.issuperset(map(type, numbers)):  # others may convert by dropping a part, or by waiting
+                if PLAIN.issuperset(map(type, numbers)):  # converting other types may truncate or block
                     view, take = encoder.lane.pair
                     encoder.pack(
                         view,
                         take(),
-                        moment,
+                        time_ns,
                         self._progress.at if step is None else step,
                         *numbers,
                         encoder.number,
                         MARK,
                     )
                     return
-        except Exception:  # noqa: BLE001, S110 - other names, a full file, a value that is no number: see below
+        except Exception:  # noqa: BLE001, S110 - other names, a full file, a bad value: handled below
             pass
         try:
             if excess:
                 self._sink.refuse("scalars", BAD_ARGUMENTS, repr_of(excess))
-            given = {**mapping, **scalars} if mapping is not None else scalars
-            named = given if _TEXT.issuperset(map(type, given)) else plainly_named(self._sink, given)
+            values = {**mapping, **scalars} if mapping is not None else scalars
+            named = values if _TEXT.issuperset(map(type, values)) else with_plain_names(self._sink, values)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self._sink.refuse("scalars", BAD_ARGUMENTS, repr_of(error))
             return
         try:
-            self._log_slowly(moment, named, step)
+            self._log_slowly(time_ns, named, step)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self._sink.trouble("recording values", error, "scalars")
 
@@ -225,14 +217,14 @@ class ValueLog:
         """Record one value whose number and step are in order already."""
         self._scalars.add(name, value, step)
 
-    def _log_slowly(self, moment: int, scalars: dict[str, object], step: object) -> None:
+    def _log_slowly(self, time_ns: int, scalars: dict[str, object], step: object) -> None:
         frame = self._progress.stack.top
         current = None if frame is None else frame.step
-        if current is not None and current.start is None:  # begun in the parent of a fork, which writes it
+        if current is not None and current.start is None:  # the parent of a fork began it, and writes it
             current = None
         if current is not None and step is None and _STEP_FLOATS.issuperset(scalars) and current.fill(scalars):
             return
-        if self._mappings.write_known(moment, self._progress.at if step is None else step, scalars):
+        if self._mappings.write_known(time_ns, self._progress.at if step is None else step, scalars):
             return
         try:
             at = self._progress.at if step is None else integer(step)
@@ -243,18 +235,18 @@ class ValueLog:
             return
         if current is not None and at != current.number:
             current = None
-        good: dict[int, float] = {}
+        metric_values: dict[int, float] = {}
         for name, value in scalars.items():
-            self._sort_out(name, value, current, at, moment, good)
-        series = tuple(good)
-        self._mappings.write(moment, at, good)
+            self._record_value(name, value, current, at, time_ns, metric_values)
+        series = tuple(metric_values)
+        self._mappings.write(time_ns, at, metric_values)
         if len(series) == len(scalars) and self._step_names.keys().isdisjoint(scalars):
             self._mappings.learn(tuple(scalars), series)
 
-    def _sort_out(
-        self, name: str, value: object, current: OpenStep | None, at: int, moment: int, good: dict[int, float]
+    def _record_value(
+        self, name: str, value: object, current: OpenStep | None, at: int, time_ns: int, metric_values: dict[int, float]
     ) -> None:
-        """Put one value into the step's row or into `good`; defer device values, count bad ones."""
+        """Put one value into the step's row or into `metric_values`; defer values on a GPU, count bad ones."""
         scalars = self._scalars
         column = self._step_names.get(name)
         metric = name if column is None else METRIC_OF.get(column, column)
@@ -264,22 +256,22 @@ class ValueLog:
             else:
                 sampled = None if scalars.sampler is None else scalars.sampler.of(metric)
                 if sampled is not None and scalars.sampler is not None:
-                    scalars.sampler.take(sampled, number(value), at, moment)
+                    scalars.sampler.take(sampled, number(value), at, time_ns)
                     return
                 series = scalars.series.metric(metric)
-                if series in good:  # two names of one metric
-                    scalars.put(moment, at, number(value), series)
+                if series in metric_values:  # two names of the same metric
+                    scalars.put(time_ns, at, number(value), series)
                 else:
-                    good[series] = number(value)
+                    metric_values[series] = number(value)
         except DeviceValueError:
-            self._device.defer(name, value, partial(self._deliver, metric, at, moment))
+            self._device.defer(name, value, partial(self._deliver, metric, at, time_ns))
         except BadValueError as error:
             self._sink.refuse("scalars", BAD_VALUE, f"{text(name, 80)}={error}")
         except RefusedError as refused:
             self._sink.refuse("scalars", refused.reason, refused.detail)
 
-    def _deliver(self, metric: str, step: int, moment: int, value: float) -> None:
-        self._scalars.add(metric, value, step, moment)
+    def _deliver(self, metric: str, step: int, time_ns: int, value: float) -> None:
+        self._scalars.add(metric, value, step, time_ns)
 
     def _put_in_step(self, current: OpenStep, column: str, value: object) -> None:
         try:
@@ -292,17 +284,17 @@ class ValueLog:
             self._device.defer(column, value, lambda late: current.put_late(column, late))
 
 
-def plainly_named(sink: Sink, given: Mapping[Any, object]) -> dict[str, object]:
-    """Return values by plain names, whose own code can no longer run; those without a name are counted."""
+def with_plain_names(sink: Sink, values: Mapping[Any, object]) -> dict[str, object]:
+    """Return values by names of type str, not of a subclass. Values with a bad name are counted as gaps."""
     named: dict[str, object] = {}
-    for name, value in given.items():
+    for name, value in values.items():
         try:
-            plain = check_name(name)
+            plain_name = check_name(name)
         except RefusedError as refused:
             sink.refuse("scalars", refused.reason, refused.detail)
             continue
-        if plain in named:
-            sink.refuse("scalars", BAD_NAME, f"{plain} twice")
+        if plain_name in named:
+            sink.refuse("scalars", BAD_NAME, f"{plain_name} twice")
         else:
-            named[plain] = value
+            named[plain_name] = value
     return named

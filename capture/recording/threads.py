@@ -284,9 +284,9 @@ class RecorderThreads:
         """Give up what waits longest, where that was chosen and the disk budget is nearly used up."""
         if self._settings.backpressure != "drop_oldest":
             return
-        gone = partial(self._given_up, stream)
-        finish(stream.folder, stream.note, gone)
-        make_room(self._recorder.budget, stream, gone)
+        on_delete = partial(self._given_up, stream)
+        finish(stream.folder, stream.note, on_delete)
+        make_room(self._recorder.budget, stream, on_delete)
 
     def _given_up(self, stream: Stream, file: SealedFile) -> None:
         stream.waiting.pop(file.path.name, None)

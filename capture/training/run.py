@@ -23,7 +23,7 @@ from ranklake.capture.common.values import repr_of, text
 from ranklake.capture.logs.logs import LogHandler, StructlogProcessor
 from ranklake.capture.metrics.handles import NullHandle
 from ranklake.capture.metrics.scalar_writer import Scalar, no_scalar
-from ranklake.capture.metrics.value_log import ValueLog, plainly_named
+from ranklake.capture.metrics.value_log import ValueLog, with_plain_names
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.steps.collectives import Collectives
 from ranklake.capture.steps.events import Events
@@ -184,7 +184,7 @@ class Run(RunInfo):
             if excess:
                 self.rows.sink.refuse("scalars", BAD_ARGUMENTS, repr_of(excess))
             values = {**mapping, **scalars} if mapping is not None else scalars
-            self.rows.sink.miss("scalars", len(plainly_named(self.rows.sink, values)))
+            self.rows.sink.miss("scalars", len(with_plain_names(self.rows.sink, values)))
 
     def scalar(self, name: object, kind: object = None, unit: object = None, *_: object, keep: object = None) -> Scalar:
         """Return a handle for one metric: the fastest way to record values.
