@@ -28,7 +28,9 @@ class BuildError(Exception):
 def build(folder: Path = SOURCE.parent) -> Path:
     """Compile the module into a folder and return its path.
 
-    Raises ------ BuildError
+    Raises
+    ------
+    BuildError
         No compiler or headers, a folder without write access, or an interpreter without a GIL. The temporary file is
         removed, and a module of an earlier build is kept.
     """

@@ -151,7 +151,9 @@ def histogram_of_bins(lows: Array, highs: Array, counts: Array, max_buckets: int
 
     None if the bins are invalid, empty, or more than `MOST_BINS`.
 
-    Parameters ---------- lows, highs
+    Parameters
+    ----------
+    lows, highs
         Bounds of each bin.
     counts
         Number of values in each bin; fractions are rounded.

@@ -32,8 +32,10 @@ def recover(
     encryption_key, signing_key
         As in `ranklake.capture.common.settings.CaptureSettings`; by default from the environment or ``ranklake.toml``.
 
-    Returns ------- Counts of streams and segments, and errors. A stream that cannot be finished stays unchanged, and
-    its error is in the result; the other streams are still processed.
+    Returns
+    -------
+    Counts of streams and segments, and errors. A stream that cannot be finished stays unchanged, and its error is in
+    the result; the other streams are still processed.
 
     Raises
     ------

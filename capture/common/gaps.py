@@ -85,7 +85,9 @@ class Gaps:
 
     Each reason is logged once per process as a warning. The counts are written to gap frames and segment footers.
 
-    Attributes ---------- on_count
+    Attributes
+    ----------
+    on_count
         Called after each count, to write it in processes without a thread that does so each second.
     """
 
@@ -166,12 +168,16 @@ class Gaps:
     def attempt(self, doing: str, work: Callable[[], object], make_room: Callable[[], None]) -> bool:
         """Run a thread's periodic work once; log an error only the first time.
 
-        Parameters ---------- doing
+        Parameters
+        ----------
+        doing
             Description of the work for messages.
         make_room
             Called when the disk is full.
 
-        Returns ------- False if the recorder is closed, so that the thread can end.
+        Returns
+        -------
+        False if the recorder is closed, so that the thread can end.
         """
         try:
             work()
@@ -253,10 +259,14 @@ def _ignore_count(count: int) -> None:
 class Misuses:
     """Counts and logs the misuses of one process.
 
-    Parameters ---------- warn
+    Parameters
+    ----------
+    warn
         Called with a topic and a line for each misuse.
 
-    Attributes ---------- count
+    Attributes
+    ----------
+    count
         Number of different misuses so far, including those that are too many to log.
     on_count
         Called with `count` when it has changed.

@@ -28,7 +28,9 @@ _NUMPY: Final = {"q": "<i8", "d": "<f8", "I": "<u4", "i": "<i4"}
 class Layout:
     """Fields of one slot, little-endian, without padding between them.
 
-    Attributes ---------- lane
+    Attributes
+    ----------
+    lane
         First part of the slot files' names.
     table
         Table of the rows.

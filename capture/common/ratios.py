@@ -15,7 +15,9 @@ Rules = Sequence[tuple[str, float]]
 def parse_rules(rules_text: str) -> tuple[tuple[str, float], ...]:
     """Parse ``eval/*=0.1, debug/*=0.01`` into pairs of a pattern of metrics and the share of values to keep.
 
-    Raises ------ ValueError
+    Raises
+    ------
+    ValueError
         A part of the text is not a rule.
     """
     rules = []

@@ -242,7 +242,9 @@ _KINDS: Final[dict[object, Callable[[Any], Any]]] = {float: float, int: int, str
 def read_settings(arguments: Mapping[str, Any], environment: Mapping[str, str], warn: Warn) -> CaptureSettings:
     """Return the effective settings. Errors of a source are reported to `warn` and never raised.
 
-    Parameters ---------- arguments
+    Parameters
+    ----------
+    arguments
         Arguments of `start` by name; None means that an argument is not set.
     environment
         Usually `os.environ`.

@@ -44,7 +44,9 @@ def number(value: object) -> float:
     Accepts bool, int, float, Decimal, Fraction, and numpy and torch scalars of every real dtype, also as arrays and
     tensors of one element.
 
-    Raises ------ BadValueError
+    Raises
+    ------
+    BadValueError
         The value is text, complex, None, or has several elements, or is an integer outside the range of a double.
     DeviceValueError
         The value is a tensor outside main memory.
@@ -133,7 +135,9 @@ class Room:
 
     Iterating takes one item from the limit each time, and stops at the limit.
 
-    Attributes ---------- is_short
+    Attributes
+    ----------
+    is_short
         Whether anything was left out because of a limit.
     """
 

@@ -21,7 +21,9 @@ Field = float | bytes
 class DoubleBuffer:
     """Writes the slots of a layout with two copies of the state.
 
-    Parameters ---------- lane
+    Parameters
+    ----------
+    lane
         Lane of the slots.
     state
         `struct` codes of one copy, without its sequence number.

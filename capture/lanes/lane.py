@@ -43,7 +43,9 @@ def _is_lasting(refused: RefusedError) -> bool:
 class Lane:
     """The open slot file of one layout, and its successor.
 
-    Parameters ---------- layout
+    Parameters
+    ----------
+    layout
         Layout of the slots.
     create
         Creates the next `SlotFile`, or raises `RefusedError`.
@@ -56,7 +58,9 @@ class Lane:
     weigh
         Counts the rows in a retired file; a slot may have several rows.
 
-    Attributes ---------- alone
+    Attributes
+    ----------
+    alone
         True in a forked child, where no sealer runs. Retired files are closed immediately, and the parent seals them.
     is_shut
         Whether `shut` was called.
@@ -67,9 +71,11 @@ class Lane:
     wake
         Called when the spare was used and another is needed; from any thread and from signal handlers.
 
-    Notes ----- Any thread reads `pair` without a lock. All other state is written under `_lock`. It is re-entrant,
-    because a signal handler may log while its thread has the lock. Retired files are closed under `_collecting`, which
-    no writer takes and which is acquired before `_lock`.
+    Notes
+    -----
+    Any thread reads `pair` without a lock. All other state is written under `_lock`. It is re-entrant, because a signal
+    handler may log while its thread has the lock. Retired files are closed under `_collecting`, which no writer takes
+    and which is acquired before `_lock`.
     """
 
     def __init__(
@@ -103,7 +109,9 @@ class Lane:
     def put(self, pack: Callable[..., None], *fields: float, rows: int = 1) -> Place | None:
         """Write one slot, in a new file if needed; return its place, or None if it was counted as a gap.
 
-        Parameters ---------- pack
+        Parameters
+        ----------
+        pack
             `pack_into` of the layout's packer, or of a packer of the same size.
         fields
             All fields except the mark: plain ints and floats, whose conversion runs no foreign code.
@@ -267,7 +275,9 @@ class Lane:
     def collect(self, *, hold_ns: int = 0) -> dict[Path, int]:
         """Close retired files that no writer uses any more; return their paths with their numbers of rows.
 
-        Parameters ---------- hold_ns
+        Parameters
+        ----------
+        hold_ns
             Keep a file open for this time after its retirement, for values that are still being copied from a GPU.
         """
         ready: dict[Path, int] = {}

@@ -34,7 +34,9 @@ _NOTHING_CLASSIFIED: Final = "no classified column is recorded, except numbers a
 class RowMasks:
     """The masks of one process.
 
-    Parameters ---------- masks
+    Parameters
+    ----------
+    masks
         Masks by table and column.
     contracts
         Contracts by table.
@@ -98,7 +100,9 @@ class RowMasks:
 class RowMask:
     """Masks the rows of one table.
 
-    Attributes ---------- columns
+    Attributes
+    ----------
+    columns
         The masked columns.
     """
 

@@ -79,7 +79,9 @@ def set_edge_flag(policy: str, flag: str) -> str:
 class Policies:
     """Validates the series of one process when they are defined.
 
-    Parameters ---------- registry
+    Parameters
+    ----------
+    registry
         Registered metrics by name.
     warn
         Called with a topic and a line for each mismatch.
@@ -103,11 +105,15 @@ class Policies:
     def judge(self, name: str, kind: str | None, unit: str | None) -> dict[str, Any]:
         """Return the facts of a series' definition; see `ranklake.capture.spool.meta.Metric`.
 
-        Parameters ---------- kind, unit
+        Parameters
+        ----------
+        kind, unit
             As declared by the user; None means the registry's. For an unregistered metric, the first declaration
             applies.
 
-        Raises ------ RefusedError
+        Raises
+        ------
+        RefusedError
             A policy drops such a series.
         """
         metric = self._registry.get(name)
@@ -200,7 +206,9 @@ _WHOLE: Final = frozenset({"int32", "int64"})
 class OwnContracts:
     """Tables and columns that an overlay adds to the recording of one process.
 
-    Attributes ---------- tables
+    Attributes
+    ----------
+    tables
         Contracts of the added tables.
     step_columns
         Numbers added to ``steps``, by name, with whether they are integers.

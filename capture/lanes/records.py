@@ -46,7 +46,9 @@ class OpenRow:
 class RecordLane:
     """The open frame file of one table.
 
-    Parameters ---------- table
+    Parameters
+    ----------
+    table
         Name of the table and of the lane.
     next_path
         Returns the path of the next file, or raises `RefusedError`.
@@ -55,7 +57,9 @@ class RecordLane:
     mask
         Returns the masked row, or raises `RefusedError`. None if rows are written unchanged.
 
-    Notes ----- Rows are rare, so each takes a lock; it is re-entrant because signal handlers may record.
+    Notes
+    -----
+    Rows are rare, so each takes a lock; it is re-entrant because signal handlers may record.
     """
 
     def __init__(

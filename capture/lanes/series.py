@@ -21,14 +21,18 @@ MAX_SPAN_NAMES: Final = 10_000
 class Series:
     """The definitions of one process. Methods raise `RefusedError` if a name cannot get a number.
 
-    Parameters ---------- note
+    Parameters
+    ----------
+    note
         Appends a frame to meta.frames; raises `RefusedError`.
     policies
         Validates metrics against the registry.
     max_metrics
         Most metrics of the user.
 
-    Notes ----- Lookups of existing names take no lock; new names are added under a lock.
+    Notes
+    -----
+    Lookups of existing names take no lock; new names are added under a lock.
     """
 
     def __init__(self, note: Callable[[dict[str, Any]], None], policies: Policies, max_metrics: int) -> None:
@@ -46,7 +50,9 @@ class Series:
     def metric(self, name: object, kind: object = None, unit: object = None, *, weight: float | None = None) -> int:
         """Return the number of a metric with the declared kind and unit; see `Policies.judge`.
 
-        Parameters ---------- kind, unit
+        Parameters
+        ----------
+        kind, unit
             None means the registry's, or the first declared one.
         weight
             If the metric is sampled, the number of values that each kept value represents. Each weight has its own

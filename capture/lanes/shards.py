@@ -36,7 +36,9 @@ class _ThreadState(threading.local):
 class Shards:
     """A lane for each thread that records, with the interface of one `Lane`.
 
-    Parameters ---------- layout
+    Parameters
+    ----------
+    layout
         Layout of the slots.
     make
         Creates the lane of a thread.

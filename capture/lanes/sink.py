@@ -13,7 +13,9 @@ from ranklake.capture.lanes.records import RecordLane
 class Sink:
     """Writes the rows of one run.
 
-    Parameters ---------- gaps
+    Parameters
+    ----------
+    gaps
         Counts rows that are not recorded, and logs warnings.
     records
         The open files by table; None for a run that records nothing.
@@ -22,7 +24,9 @@ class Sink:
     idle
         Counts the rows that a run without recording is given; None if the user disabled recording.
 
-    Attributes ---------- is_idle
+    Attributes
+    ----------
+    is_idle
         Whether the run never records.
     is_closed
         Whether the run has ended. Later rows are counted as gaps with this reason.
@@ -50,7 +54,9 @@ class Sink:
 
         Values are written without validation, so callers must follow the table's contract.
 
-        Parameters ---------- columns
+        Parameters
+        ----------
+        columns
             Values as types of JSON, by the contract's column names: times in microseconds since 1970, columns of JSON
             as text. None means NULL.
         at_ns

@@ -169,10 +169,14 @@ class SlotFile:
     def retire(self, weigh: Callable[["SlotFile"], int] | None) -> int | None:
         """Release the view, so that later writes fail, and close the file.
 
-        Parameters ---------- weigh
+        Parameters
+        ----------
+        weigh
             Counts the rows before the file is closed; None to count none.
 
-        Returns ------- The number of rows. None if a write is in progress; call it again then.
+        Returns
+        -------
+        The number of rows. None if a write is in progress; call it again then.
         """
         try:
             self._view.release()

@@ -71,8 +71,10 @@ class RecordFile(SlotFile):
 
     Nothing is preallocated, because network file systems would write the preallocated bytes.
 
-    Notes ----- All writes are made under a lock, which is re-entrant because signal handlers may write. `pair` refuses
-    every write, so the fast paths end in `WrittenLane.put`.
+    Notes
+    -----
+    All writes are made under a lock, which is re-entrant because signal handlers may write. `pair` refuses every write,
+    so the fast paths end in `WrittenLane.put`.
     """
 
     def __init__(self, path: Path, layout: Layout, file_bytes: int = 0) -> None:

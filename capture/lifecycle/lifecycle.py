@@ -16,7 +16,7 @@ from ranklake.capture.common.settings import CaptureSettings
 from ranklake.capture.common.values import text
 from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.provenance.names import spawner
-from ranklake.capture.steps.events import Events, is_news, noted_step
+from ranklake.capture.steps.events import Events, claim_failure, noted_step
 from ranklake.capture.steps.progress import Progress
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Lifecycle:
         facts = {key: value for key, value in facts.items() if value is not None}
         if thread is None:
             self.ending |= {"reason": name, **facts}
-        if not is_news(error, self):
+        if not claim_failure(error, self):
             return
         message = f"{name}: {detail}" if detail else name
         event, severity = ("interruption", "warning") if isinstance(error, KeyboardInterrupt) else ("failure", "error")

@@ -46,7 +46,9 @@ class _Current(threading.local):
 class Aggregate:
     """The handle of an aggregated metric: ``wait = run.aggregate("data/wait")``, then ``wait.add(seconds)``.
 
-    Parameters ---------- buffer
+    Parameters
+    ----------
+    buffer
         Double buffer in the lane ``intervals``.
     define, failed
         See `ranklake.capture.metrics.handles`.
@@ -106,13 +108,17 @@ class Aggregate:
 class Counter:
     """The handle of a counter: ``read = run.counter("data/bytes_read")``, then ``read.add(len(block))``.
 
-    Parameters ---------- define, failed
+    Parameters
+    ----------
+    define, failed
         See `ranklake.capture.metrics.handles`.
     put
         Writes (time_ns, step, value, series).
 
-    Notes ----- All threads of the process share the sum. One lock covers addition and write; otherwise a later row
-    could have a smaller sum, which readers interpret as a restart. The sum is exact up to 53 bits.
+    Notes
+    -----
+    All threads of the process share the sum. One lock covers addition and write; otherwise a later row could have a
+    smaller sum, which readers interpret as a restart. The sum is exact up to 53 bits.
     """
 
     __slots__ = ("_define", "_failed", "_lock", "_put", "_series", "_sum", "name")

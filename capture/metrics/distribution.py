@@ -25,7 +25,9 @@ class _Current(threading.local):
 class Distribution:
     """The handle of a distribution: ``grads = run.histogram("grad/abs")``, then ``grads.record(array)``.
 
-    Parameters ---------- buffer
+    Parameters
+    ----------
+    buffer
         Double buffer in the lane ``histograms``.
     define, failed
         See `ranklake.capture.metrics.handles`.
@@ -111,7 +113,9 @@ def _fields(state: Histogram, step: int, time_ns: int) -> tuple[Field, ...]:
 def floats(values: Any) -> Array:  # noqa: ANN401 - any value
     """Return real numbers as a new float64 array. It is a copy, because another thread may write to the original.
 
-    Raises ------ BadValueError
+    Raises
+    ------
+    BadValueError
         The values are not a dense array of real numbers.
     DeviceValueError
         The values are in the memory of a GPU.

@@ -31,7 +31,9 @@ class Handle(Protocol):
 class NullHandle:
     """The handle of a run that records nothing, and of an unpickled handle.
 
-    Parameters ---------- table
+    Parameters
+    ----------
+    table
         Table for which rows are counted.
     idle
         Counts the rows; None if the user disabled recording.

@@ -30,7 +30,9 @@ MOST_HANDLES: Final = 10_000
 class Meter:
     """Creates the handles of one run.
 
-    Parameters ---------- intervals, histograms
+    Parameters
+    ----------
+    intervals, histograms
         Lanes of aggregates and of histograms.
     """
 

@@ -81,7 +81,9 @@ class _HeldValue:
 class ValueSampler:
     """Samples the values of one run.
 
-    Parameters ---------- run
+    Parameters
+    ----------
+    run
         The run; its name seeds the selection, so that all ranks select the same steps.
     lane
         Lane of ``scalars``.

@@ -33,7 +33,9 @@ class ScalarWriter:
     run
         The run; its name seeds the sampling.
 
-    Attributes ---------- sampler
+    Attributes
+    ----------
+    sampler
         None if no metric is sampled.
     """
 
@@ -134,7 +136,9 @@ class ScalarWriter:
 class Scalar:
     """The handle of one metric: ``loss = run.scalar("train/loss")``, then ``loss.add(value, step)``.
 
-    Attributes ---------- add
+    Attributes
+    ----------
+    add
         Records a value. Its arguments are the value and, optionally, the number of its step.
     """
 
@@ -160,7 +164,9 @@ def _discard(*_: object, **__: object) -> None:
 def adder(lane: AnyLane, series: int, slow: Callable[..., None]) -> Callable[..., None]:
     """Return a function of (value, step) that writes a float to a slot, and passes other values to `slow`.
 
-    Parameters ---------- series
+    Parameters
+    ----------
+    series
         Number of the metric.
     """
     if MODULE is not None:

@@ -41,7 +41,9 @@ Pick = Callable[[Mapping[Any, Any]], tuple[Any, ...]]
 class RowEncoder:
     """Writes up to sixteen values of mappings with the same names to one slot.
 
-    Attributes ---------- width
+    Attributes
+    ----------
+    width
         Number of values in the slot.
     pick
         Returns a mapping's values in the order of the slot; raises `KeyError` if a name is missing.
@@ -62,7 +64,9 @@ _pack_scalar: Final = SCALARS.packer.pack_into
 class Mappings:
     """The sets of names that one run has logged, with their encoders.
 
-    Attributes ---------- recent
+    Attributes
+    ----------
+    recent
         By number of values, the encoder of the latest mapping of this size, which the fast path tries first.
     logger
         The fast path in C, which has its own cache of recent encoders; None to use the path in Python.
@@ -92,12 +96,16 @@ class Mappings:
     def write_known(self, time_ns: int, step: object, values: dict[Any, object]) -> bool:
         """Write a mapping whose names have cached encoders. Otherwise, or for a bad value, write nothing.
 
-        Parameters ---------- moment
+        Parameters
+        ----------
+        moment
             Monotonic time in ns.
         step
             Number of the step, or ABSENT.
 
-        Returns ------- Whether the mapping was written.
+        Returns
+        -------
+        Whether the mapping was written.
         """
         encoders = self._encoders.get(tuple(values))
         if encoders is None or type(step) is not int or not ABSENT <= step < -ABSENT:
@@ -157,10 +165,14 @@ _TEXT: Final = frozenset({str})
 class ValueLog:
     """Records the values that one run logs.
 
-    Parameters ---------- own
+    Parameters
+    ----------
+    own
         Numbers that an overlay adds to a step's row; None if it adds none.
 
-    Attributes ---------- fast
+    Attributes
+    ----------
+    fast
         The fastest version of `log`: in C if that was built.
     """
 

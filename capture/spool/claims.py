@@ -48,7 +48,9 @@ class Claim:
 class AttemptNumber:
     """The attempt of a launch.
 
-    Attributes ---------- attempt
+    Attributes
+    ----------
+    attempt
         Number of the attempt.
     is_used_again
         Whether the run's name was used before on this node.
@@ -104,7 +106,9 @@ class Claims:
     ) -> AttemptNumber:
         """Return the attempt of a launch after `restarts` restarts; it is higher than those of earlier launches.
 
-        Parameters ---------- launch
+        Parameters
+        ----------
+        launch
             Key of the launch: the same for all its ranks on this node and all its restarts, and unique to it.
         advances
             Whether a new launch gets the next number. False if ranks on other nodes could not compute the same number;
@@ -150,7 +154,9 @@ class Claims:
     def claim(self, attempt: int, rank: int, claim: Claim, *, alone: bool = False) -> Claim | None:
         """Claim a rank of an attempt. If another stream of a live process has claimed it, return that claim.
 
-        Parameters ---------- alone
+        Parameters
+        ----------
+        alone
             Whether the launch is a single process. The claim of a process that has ended then counts, too, because no
             later process of this launch can replace it.
         """

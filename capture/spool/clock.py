@@ -42,7 +42,9 @@ def read_anchor() -> Anchor:
 def step_between(before: Anchor, after: Anchor, asleep_ns: int = 0) -> int:
     """Nanoseconds by which the wall clock was set between two anchors; 0 for steps below a second.
 
-    Parameters ---------- asleep_ns
+    Parameters
+    ----------
+    asleep_ns
         Time for which the machine was suspended in between, which the monotonic clock does not count.
 
     >>> step_between((0, 10**18), (8 * 10**9, 10**18 + 3_608 * 10**9)) // 10**9

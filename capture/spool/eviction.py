@@ -30,7 +30,9 @@ def evict(folder: Path, tables: Collection[str], excess_bytes: int, note: Note, 
     Only the sealer of the folder may call it: another sealer would write outdated totals. Raises `OSError` in between;
     `finish` completes the work.
 
-    Parameters ---------- note
+    Parameters
+    ----------
+    note
         Appends a frame to meta.frames.
     on_delete
         Called with each deleted segment.

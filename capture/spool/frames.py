@@ -34,7 +34,9 @@ class FrameTooLargeError(ValueError):
 class Scan:
     """Content of a file of frames.
 
-    Attributes ---------- frames
+    Attributes
+    ----------
+    frames
         The readable frames, in order.
     damaged
         Number of damaged byte ranges.

@@ -30,7 +30,9 @@ _SHARED_LOCK_TIMEOUT_S: Final = 5.0
 class Leader:
     """The agent of a local spool.
 
-    Attributes ---------- pid, host
+    Attributes
+    ----------
+    pid, host
         Process and host of the agent.
     since
         Time of its election: ISO 8601, UTC.

@@ -36,7 +36,9 @@ def local_root(folder: str | os.PathLike[str] | None = None, configured: str = "
     /var/tmp/ranklake-<uid>, which is kept across reboots, unlike /tmp. This default folder must not be a link or
     another user's folder, because its owner could read or replace recorded rows.
 
-    Raises ------ LocalSpoolError
+    Raises
+    ------
+    LocalSpoolError
         The default folder cannot be created, or belongs to another user.
     """
     named = os.fspath(folder) if folder else os.environ.get(LOCAL_VARIABLE) or configured
@@ -83,7 +85,9 @@ _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 def file_system(path: Path, mounts: str) -> str:
     """Return the type of the file system of an absolute path without links; empty if unknown.
 
-    Parameters ---------- mounts
+    Parameters
+    ----------
+    mounts
         Content of /proc/self/mountinfo. Of several mounts at the same path, the last one counts.
     """
     matching_kind, deepest = "", -1

@@ -28,7 +28,9 @@ _CLOCK_FIELDS: Final = len(fields(ClockReading)) - 1
 class Metric:
     """Definition of a series.
 
-    Attributes ---------- weight
+    Attributes
+    ----------
+    weight
         If the series is sampled, the number of values that each kept value represents.
     edge
         Value of `edge_flag` in all its rows.
@@ -67,7 +69,9 @@ class SpanName:
 class Meta:
     """The state of a stream, from its frames.
 
-    Attributes ---------- anchors
+    Attributes
+    ----------
+    anchors
         Anchors in file order.
     clock
         The kernel's clock state at anchors, by their monotonic time.

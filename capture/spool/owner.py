@@ -24,7 +24,9 @@ _STATE, _START_TIME = 0, 19  # fields of /proc/<pid>/stat after the command's cl
 class Owner:
     """Content of ``owner.json``.
 
-    Attributes ---------- pid, start_ticks, boot_id
+    Attributes
+    ----------
+    pid, start_ticks, boot_id
         Together identify a process uniquely. Without /proc, `start_ticks` is 0 and `boot_id` is empty. `start_ticks` is
         also 0 after the process has released the stream.
     role
@@ -161,8 +163,9 @@ class OwnerLock:
     def seize(cls, folder: Path, incarnation: int) -> tuple[Self, Owner | None] | None:
         """Lock a stream whose owner is dead; None if the owner is alive, or another process has the lock.
 
-        Returns ------- The lock, and the content of owner.json (None if damaged). Raises `OSError` if the file cannot
-        be opened.
+        Returns
+        -------
+        The lock, and the content of owner.json (None if damaged). Raises `OSError` if the file cannot be opened.
         """
         fd = open_regular(folder / OWNER_FILE, os.O_RDWR | os.O_CREAT)
         try:

@@ -50,7 +50,9 @@ def new_incarnation() -> int:
 class Stream:
     """A stream that this process writes.
 
-    Attributes ---------- name, folder
+    Attributes
+    ----------
+    name, folder
         Identity of the stream, and its folder.
     inode
         Inode of the folder. If the path has another inode, or none, the stream has vanished.

@@ -163,7 +163,9 @@ def ready_files(folder: Path) -> list[SealedFile]:
 def streams(root: Path, is_ours: Callable[[Path], bool] = is_mine) -> Iterator[Path]:
     """Yield the folders of streams in a local spool, sorted. Folders that cannot be listed are skipped.
 
-    Parameters ---------- is_ours
+    Parameters
+    ----------
+    is_ours
         Whether to yield a folder; by default, whether it belongs to this process's user.
     """
     yield from (path for path in _below_attempts(root) if StreamName.of(path) and is_ours(path))

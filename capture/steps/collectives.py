@@ -1,12 +1,12 @@
-"""Collectives: how long ranks work and wait together; timed where they end, without extra synchronization.
+"""Collectives: time the collectives of torch.distributed without extra synchronization.
 
-    on the CPU (gloo)   called and waited for     a phase ``collective`` of the caller's step, as any phase
-                        called with async_op      its future says when it is done: a span; the caller's time is its own
-    on CUDA (NCCL)      both                      events on the streams, read later, see `device_phases`
+    on the CPU (gloo)   synchronous call          a phase ``collective`` of the caller's step
+                        called with async_op      a span that ends when its future completes; no phase of the caller
+    on CUDA (NCCL)      both                      events on the streams, read later; see `device_phases`
 
-The functions of torch.distributed that make collectives are replaced, for as long as a run is watched, by ones that
-time them and else do the same. FSDP, ``fully_shard``, DeepSpeed and Megatron call these. DistributedDataParallel does
-not: `ranklake.capture.steps.gradients` hooks it.
+While a run is watched, the functions of torch.distributed that start collectives are replaced by functions that also
+time them. FSDP, ``fully_shard``, DeepSpeed and Megatron call these functions. DistributedDataParallel does not, and
+`ranklake.capture.steps.gradients` hooks it.
 """
 
 import functools
@@ -43,12 +43,12 @@ FUNCTIONS: Final = (
     "barrier",
 )
 _DATA: Final = ("input_tensor", "input", "input_list", "input_tensor_list", "tensor")
-"""Names of the parameter that has this rank's data, whose size is the span's ``bytes``; the first that there is."""
+"""Names of the parameter with this rank's data, whose size is the span's ``bytes``; the first existing one is used."""
 _COLUMN: Final = PHASES.index("collective")
 
 
 class Collectives:
-    """What times the collectives of one run; at most one run of a process has one that works."""
+    """Times the collectives of one run. At most one run of a process can do so at a time."""
 
     def __init__(self, device: DeviceTimer, phases: Phases, events: Events) -> None:
         self.sink, self.events = device.spans.sink, events
@@ -57,7 +57,7 @@ class Collectives:
         self._inside = threading.local()
 
     def watch(self, *models: object) -> None:
-        """Time the functions of torch.distributed, if the caller has imported it, and the gradients of models."""
+        """Start timing the functions of torch.distributed, if it is imported, and the gradients of models."""
         distributed = _torch_distributed()
         if distributed is None:
             return
@@ -71,11 +71,11 @@ class Collectives:
             watch_gradients(self, model)
 
     def wait(self, *, on_cuda: bool) -> AbstractContextManager[object]:
-        """Return a context in which training waits for a collective, on the device or on the host."""
+        """Return a context for a wait of training for a collective, on the GPU or on the host."""
         return StreamWait(self._device) if on_cuda else self._phases.find("collective")
 
     def stop(self) -> None:
-        """Put the functions of torch.distributed back, except for those that somebody else has replaced since."""
+        """Restore the functions of torch.distributed, except those that other code has replaced since."""
         distributed = _torch_distributed()
         for name, timed in self._originals.items():
             if getattr(distributed, name, None) is timed:
@@ -89,27 +89,29 @@ class Collectives:
         def timed(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the original's
             if not self.sink.enabled or getattr(self._inside, "busy", False) or _compiling():
                 return original(*args, **kwargs)
-            given = dict(zip(parameters, args, strict=False)) | kwargs
-            return self.time(name, lambda: original(*args, **kwargs), given, _tensors(given))
+            arguments = dict(zip(parameters, args, strict=False)) | kwargs
+            return self.time(name, lambda: original(*args, **kwargs), arguments, _tensors(arguments))
 
         timed.ranklake_times = original  # type: ignore[attr-defined]
         return timed
 
-    def time(self, name: str, call: Callable[[], Any], given: Mapping[str, Any], tensors: Sequence[Any]) -> Any:  # noqa: ANN401 - the call's
-        """Make a call that starts a collective, and record it; what the call raises goes on.
+    def time(self, name: str, call: Callable[[], Any], arguments: Mapping[str, Any], tensors: Sequence[Any]) -> Any:  # noqa: ANN401 - the call's
+        """Call a function that starts a collective, record the collective, and return the result.
+
+        Exceptions of the call are raised.
 
         Parameters
         ----------
         name
-            Of the span.
-        given
-            Its ``group`` and whether it is ``async_op``.
+            Name of the span.
+        arguments
+            Arguments of the call, of which ``group`` and ``async_op`` are used.
         tensors
             This rank's data.
         """
         passage = None
         try:
-            passage = self._begin(name, given, tensors)
+            passage = self._begin(name, arguments, tensors)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self.sink.trouble("timing a collective", error, "spans")
         self._inside.busy = True
@@ -126,11 +128,11 @@ class Collectives:
                 self.sink.trouble("timing a collective", error, "spans")
         return result
 
-    def _begin(self, name: str, given: Mapping[str, Any], tensors: Sequence[Any]) -> "PendingCollective | None":
-        device, group = self._device, given.get("group")
+    def _begin(self, name: str, arguments: Mapping[str, Any], tensors: Sequence[Any]) -> "PendingCollective | None":
+        device, group = self._device, arguments.get("group")
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors) if tensors else ABSENT
         on_cuda = cuda_in_use() and any(tensor.is_cuda for tensor in tensors)
-        waits = not given.get("async_op") and not on_cuda
+        waits = not arguments.get("async_op") and not on_cuda
         facts = {"stream": None if waits else _backend(group), **_group(group), "device_time": 1 if on_cuda else None}
         number = device.spans.number(name, "collective", **facts)
         if number is None:
@@ -144,18 +146,18 @@ class Collectives:
 
 
 class PendingCollective:
-    """One collective under way.
+    """One collective in progress.
 
     Parameters
     ----------
     number
-        Of the span's name.
+        Number of the span's name.
     size
         Bytes of this rank's data.
     sequence
         See `ranklake.capture.common.layouts.SPANS`.
     phase
-        The caller's phase that it is; None if it ends by itself.
+        Phase of a synchronous call; None for an asynchronous collective.
     """
 
     def __init__(
@@ -183,29 +185,29 @@ class PendingCollective:
         self._start = now()
 
     def follow(self, result: Any) -> None:  # noqa: ANN401 - a future, a Work, or None
-        """Record it when it is done: when the future is, or what the stream was given before now."""
+        """Record the collective when its future completes, or when the stream has finished the work so far."""
         if hasattr(result, "add_done_callback"):
-            result.add_done_callback(self._done)
+            result.add_done_callback(self._on_completion)
         elif hasattr(result, "get_future"):
-            result.get_future().add_done_callback(self._done)
+            result.get_future().add_done_callback(self._on_completion)
         elif self._on_cuda:
-            self._done(None)
+            self._on_completion(None)
         else:
             self._put(now() - self._start)
 
-    def _done(self, _: object) -> None:
-        """Record it; called by whichever thread finds it done. On CUDA, with a stream that comes behind it."""
+    def _on_completion(self, _: object) -> None:
+        """Record the collective. Called by any thread; on CUDA, its current stream waits for the collective."""
         end = now()
         device = self._device
         try:
             if not self._on_cuda:
                 self._put(end - self._start)
                 return
-            begin, ended = self._begin, device.mark()
-            if begin is None or ended is None:
+            begin_event, end_event = self._begin, device.mark()
+            if begin_event is None or end_event is None:
                 device.refuse(NO_STREAM)
             else:
-                device.expect(begin, ended, self._put_ms)
+                device.expect(begin_event, end_event, self._put_ms)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             device.refuse(repr_of(error))
 
@@ -220,20 +222,20 @@ class PendingCollective:
 
 
 def _torch_distributed() -> Any:  # noqa: ANN401 - torch is no dependency
-    """Return torch.distributed if the caller has imported it and it can do anything; else None."""
+    """Return torch.distributed if it is imported and available; else None."""
     module: Any = sys.modules.get("torch.distributed")
     return module if module is not None and module.is_available() else None
 
 
 def _compiling() -> bool:
-    """Whether torch traces the call: then it must see its own function."""
+    """Whether torch traces the call for compilation; it must then see its own function."""
     torch: Any = sys.modules["torch"]
     return bool(torch.compiler.is_compiling())
 
 
-def _tensors(given: Mapping[str, Any]) -> list[Any]:
-    """Return the tensors that a call gives this rank's data in."""
-    data = next((given[name] for name in _DATA if name in given), None)
+def _tensors(arguments: Mapping[str, Any]) -> list[Any]:
+    """Return the tensors with this rank's data, from the arguments of a call."""
+    data = next((arguments[name] for name in _DATA if name in arguments), None)
     return [item for item in (data if isinstance(data, (list, tuple)) else [data]) if hasattr(item, "element_size")]
 
 
@@ -251,7 +253,7 @@ def _group(group: Any) -> dict[str, str | int | None]:  # noqa: ANN401 - torch's
 
 
 def _sequence(group: Any) -> int:  # noqa: ANN401 - torch's
-    """Return one more than the number that a collective which begins now has in its group; 0 if it has none."""
+    """Return the number of the next collective in a group, plus 1; 0 if the backend does not count."""
     try:
         return (int(_world(group)._get_sequence_number_for_group()) + 1) & 0xFFFFFFFF  # noqa: SLF001 - no public one
     except Exception:  # noqa: BLE001 - not every backend counts

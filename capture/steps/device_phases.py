@@ -1,13 +1,14 @@
-"""Device phases: how long a GPU worked on a phase, timed by events on its stream that are read once they have happened.
+"""Device phases: the time that a GPU works on a phase, measured by events on its stream that are read later.
 
     with run.phase("forward", on_device=True): ...
 
-    host     ├ enter ─ launches kernels ─ exit ┤                     the span, written at the exit as ever
-    stream            ● begin ── kernels ── end ●                    its child on stream "cuda", written when `end` has
-                                                                     happened; the step's column gets its duration
+    host     ├ enter ─ launches kernels ─ exit ┤                     the phase's span, written at its exit
+    stream            ● begin ── kernels ── end ●                    a child span on stream "cuda", written after `end`
+                                                                     has occurred; its duration goes to the step's
+                                                                     column
 
-Nobody waits for the device. A process that is killed in between has the host's span and no device time: NULL in the
-step's column, which is never filled with the host's time instead.
+The host never waits for the GPU. If the process is killed in between, the host's span is recorded without GPU time. The
+step's column is then NULL, never the host's time.
 """
 
 import sys
@@ -27,32 +28,33 @@ from ranklake.capture.steps.spans import Spans
 
 _COLLECTIVE: Final = PHASES.index("collective")
 NO_STREAM: Final = "no CUDA stream to time"
-_TOO_MANY: Final = "too many under way"
+_TOO_MANY: Final = "too many pending"
 
 
 class Event(Protocol):
-    """A place in the device's stream of work."""
+    """An event in a CUDA stream."""
 
     def query(self) -> bool:
-        """Whether the device has passed it."""
+        """Whether the GPU has reached the event."""
 
-    def elapsed_time(self, end: Any) -> float:  # noqa: ANN401 - another of its kind
-        """Return the milliseconds from here to an event; both must have happened."""
+    def elapsed_time(self, end: Any) -> float:  # noqa: ANN401 - another event
+        """Return the milliseconds between this event and `end`; both must have occurred."""
 
 
 Mark = Callable[[], Event | None]
 
 
 def cuda_in_use() -> bool:
-    """Whether this process has begun to use a GPU by torch."""
+    """Whether torch has initialized CUDA in this process."""
     torch: Any = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda.is_initialized())
 
 
 def mark_cuda() -> Event | None:
-    """Put an event behind all work that was given to the current CUDA stream; None if that cannot be timed.
+    """Record an event in the current CUDA stream and return it; None if the stream cannot be timed.
 
-    CUDA is not initialised, say, or the stream is being captured into a graph, which may run never or often.
+    That is so if CUDA is not initialized, or while the stream is captured into a graph, which may run any number of
+    times.
     """
     torch: Any = sys.modules.get("torch")
     if not cuda_in_use() or torch.cuda.is_current_stream_capturing():
@@ -64,18 +66,20 @@ def mark_cuda() -> Event | None:
 
 @dataclass(slots=True)
 class DevicePassage:
-    """One passage through a phase, as the device sees it.
+    """One use of a phase on the GPU.
 
     Attributes
     ----------
+    begin
+        Event at the start.
     around
-        The passage that it lies in, whose own time it is no part of.
+        The enclosing passage; its time excludes this one.
     start_ns, span_id, number
-        Of the host's span, and its step's.
+        Start and id of the host's span, and number of its step.
     step
-        Whose column the time adds to; None if to none.
+        Step whose column the time is added to; None for no column.
     inner_ns
-        Device time of the passages within.
+        GPU time of nested passages.
     """
 
     begin: Event
@@ -88,14 +92,14 @@ class DevicePassage:
 
 
 class DeviceTimer:
-    """Times what a device works on: events in its stream, read when they have happened.
+    """Times work on a GPU by events in its stream, which are read after they have occurred.
 
     Attributes
     ----------
     mark
-        Puts an event into the stream of the calling thread.
+        Records an event in the calling thread's stream and returns it.
     open
-        Passages that the device works on now.
+        Passages whose host blocks are open, by frame.
     """
 
     def __init__(self, spans: Spans, values: DeviceValues) -> None:
@@ -105,26 +109,26 @@ class DeviceTimer:
         self._values = values
 
     def refuse(self, why: str) -> None:
-        """Count a span that could not be timed."""
+        """Count a span that could not be timed as a gap."""
         self.spans.sink.refuse("spans", DEVICE_VALUE, why)
 
     def expect(self, begin: Event, end: Event, deliver: Callable[[float], None]) -> None:
-        """Have the milliseconds between two events delivered when they have happened."""
+        """Call `deliver` with the milliseconds between two events after both have occurred."""
         if not self._values.expect(end, DeviceSpan(begin, end), deliver, "spans"):
             self.refuse(_TOO_MANY)
 
 
 class DevicePhase:
-    """A phase that a GPU works on. Entered again and again like `Phase`, whose span it also records.
+    """A phase that is timed on the host and on the GPU. Like `Phase`, it can be entered repeatedly.
 
     Parameters
     ----------
     host
-        The handle of the same name, which adds to no column.
+        Handle that records the host's span, without a column.
     name
-        Number of the span's name on the device's stream.
+        Number of the name of the GPU's span.
     column
-        Of the step that the device's time adds to; -1 for none.
+        Index of the step's column for the GPU time; -1 for none.
     """
 
     __slots__ = ("_column", "_device", "_host", "_name")
@@ -136,7 +140,7 @@ class DevicePhase:
         self._host.__enter__()
         try:
             self._begin()
-        except Exception as error:  # noqa: BLE001 - a device in trouble must not be ours
+        except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self._device.refuse(repr_of(error))
         return self
 
@@ -147,7 +151,7 @@ class DevicePhase:
         passage = self._device.open.pop(frame, None) if frame is not None else None
         try:
             end = None if passage is None else self._device.mark()
-        except Exception as trouble:  # noqa: BLE001 - a device in trouble must not be ours
+        except Exception as trouble:  # noqa: BLE001 - telemetry never raises into training
             self._device.refuse(repr_of(trouble))
             passage = None
         self._host.__exit__(kind, error, trace)
@@ -163,13 +167,13 @@ class DevicePhase:
         if frame is None or begin is None or frame.start is None:
             self._device.refuse(NO_STREAM)
             return
-        open_ones = self._device.open
+        open_passages = self._device.open
         around, outer = None, frame.parent
         while outer is not None and around is None:
-            around, outer = open_ones.get(outer), outer.parent
+            around, outer = open_passages.get(outer), outer.parent
         step = frame.step if frame.adds else None
         number = ABSENT if frame.step is None else frame.step.number
-        open_ones[frame] = DevicePassage(begin, around, frame.start, frame.span_id, step, number)
+        open_passages[frame] = DevicePassage(begin, around, frame.start, frame.span_id, step, number)
 
     def _frame(self) -> Frame | None:
         frame = self._device.spans.progress.stack.top
@@ -193,9 +197,9 @@ class DevicePhase:
 
 
 class StreamWait:
-    """What the current CUDA stream waits for a collective, seen from a thread that is not the step's, as autograd's is.
+    """Times the wait of the current CUDA stream for a collective, in a thread other than the step's.
 
-    Where a phase of the step is timed on the device, its time is that phase's no longer, and adds to the step's
+    If a phase of the step is timed on the GPU, the wait is subtracted from that phase and added to the step's
     ``collective``.
     """
 
@@ -205,8 +209,8 @@ class StreamWait:
     def __enter__(self) -> Self:
         device = self._device
         self._start, self._begin, self._step = now(), device.mark(), device.spans.progress.current
-        mine = [at for at in list(device.open.values()) if at.step is not None and at.step is self._step]
-        self._around = max(mine, key=lambda passage: passage.span_id, default=None)
+        passages = [item for item in list(device.open.values()) if item.step is not None and item.step is self._step]
+        self._around = max(passages, key=lambda passage: passage.span_id, default=None)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -232,11 +236,11 @@ class StreamWait:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpan:
-    """What a pair of events is worth once the second has happened."""
+    """The time between two events, available after the second one has occurred."""
 
     begin: Event
     end: Event
 
     def item(self) -> float:
-        """Return the milliseconds between them."""
+        """Return the milliseconds between the events."""
         return self.begin.elapsed_time(self.end)

@@ -1,4 +1,4 @@
-"""Events: rows of ``events``, at the running step."""
+"""Events: write rows of ``events``, by default for the running step."""
 
 import contextlib
 from typing import Any, Final
@@ -16,7 +16,7 @@ _SEVERITY_OF: Final = {
     "warn": "warning",
     **dict.fromkeys(("err", "critical", "fatal", "emergency", "alert", "catastrophe", "catastrophic"), "error"),
 }
-"""Severities of other tools, and ours for them."""
+"""Severities of other tools, each with the severity that is recorded."""
 
 
 class Events:
@@ -36,28 +36,28 @@ class Events:
         duration_s: object = None,
         **attributes: object,
     ) -> None:
-        """Record that something happened.
+        """Record an event.
 
         Parameters
         ----------
         name
-            One of the contract's (``checkpoint``, ``failure``, ``preemption``, …) or your own.
+            A name of the contract (``checkpoint``, ``failure``, ``preemption``, …) or your own.
         message
             One line for a person to read.
         step
-            By default the running step, if there is one.
+            Number of a step; by default the running step, if there is one.
         severity
             ``info``, ``warning`` or ``error``.
         duration_s
-            How long it took, if it took time; it then ended now.
+            Duration in seconds, if the event took time; it ends now.
         attributes
-            What else is known, kept as JSON. What looks like a credential is redacted, here and in the message.
+            Further facts, stored as JSON. Credentials are redacted, also in the message.
         """
         sink = self._sink
         if sink.is_idle:
             sink.miss("events")
             return
-        moment = now()
+        time_ns = now()
         with sink.recording("events"):
             frame = self._progress.stack.top
             if step is None:
@@ -74,35 +74,35 @@ class Events:
                 "duration_ns": None if duration_s is None else max(0, round(number(duration_s) * 1e9)),
                 "attributes": json_text(redact_names(to_json(attributes))),
             }
-            sink.record("events", columns, moment)
+            sink.record("events", columns, time_ns)
 
-    def _severity(self, given: object) -> str:
-        """Return a severity that the contract has; of another, the nearest, and it is reported."""
-        if isinstance(given, str) and given in _SEVERITIES:
-            return given
-        word = text(given, 80)
+    def _severity(self, value: object) -> str:
+        """Return a severity of the contract; for another word, the nearest one, with a warning."""
+        if isinstance(value, str) and value in _SEVERITIES:
+            return value
+        word = text(value, 80)
         severity = _SEVERITY_OF.get(word.lower(), "info")
-        known = "info, warning or error"
-        self._sink.misuse(f"severity {word}", f"severity {word!r} is not {known}; it is recorded as {severity!r}")
+        problem = f"severity {word!r} is not info, warning or error"
+        self._sink.misuse(f"severity {word}", f"{problem}; it is recorded as {severity!r}")
         return severity
 
 
 _NAME: Final = "_ranklake_step"
 _RECORDED_BY: Final = "_ranklake_recorded_by"
-_DEEPEST: Final = 8
+_MOST_CAUSES: Final = 8
 
 
 def note_step(error: BaseException, step: int) -> None:
-    """Say on an exception that it ended a step. Of steps within each other, the inner one stays."""
+    """Store in an exception the number of the step that it ended. For nested steps, the inner one is kept."""
     with contextlib.suppress(Exception):  # an exception whose class allows no attributes
         if noted_step(error) is None:
             setattr(error, _NAME, step)
 
 
 def noted_step(error: BaseException) -> int | None:
-    """Return the number of the step that an exception, or what it was raised from, ended; None if there is none."""
+    """Return the step that an exception, or one of its causes, ended; None if there is none."""
     current: BaseException | None = error
-    for _ in range(_DEEPEST):
+    for _ in range(_MOST_CAUSES):
         if current is None:
             break
         step = getattr(current, _NAME, None)
@@ -112,10 +112,10 @@ def noted_step(error: BaseException) -> int | None:
     return None
 
 
-def is_news(error: BaseException, recorder: object) -> bool:
-    """Whether a run has not recorded an exception yet; marks the exception as recorded by it.
+def claim_failure(error: BaseException, recorder: object) -> bool:
+    """Mark an exception as recorded by a run; return False if the run has recorded it before.
 
-    A framework reports an exception, and so do the block that it leaves and the interpreter: it is one failure.
+    The framework, the run's block and the interpreter may all report the same exception, which is a single failure.
     """
     recorders: list[int] = getattr(error, _RECORDED_BY, [])
     if id(recorder) in recorders:

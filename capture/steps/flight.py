@@ -1,10 +1,10 @@
-"""Flight: torch's Flight Recorder, the collectives that each rank had begun and ended, kept on a hang or failure.
+"""Flight: save torch's Flight Recorder, which lists each rank's begun and ended collectives, on a hang or failure.
 
-    TORCH_FR_BUFFER_SIZE=2000 torchrun …        so many collectives torch keeps
-    run.flight_recorder(timeout_s=300)           a thread looks whether steps and phases still begin
+    TORCH_FR_BUFFER_SIZE=2000 torchrun …        number of collectives that torch keeps
+    run.flight_recorder(timeout_s=300)           a thread checks whether steps and phases still begin
 
-A dump is a file of JSON, an artifact of kind ``dump``, and an event that says why, and which collective was the last.
-Dumps of this rank that NCCL's own watchdog wrote become artifacts, too.
+A dump is a JSON file, recorded as an artifact of kind ``dump``, with an event that has the reason and the last
+collective. Dumps of this rank by NCCL's watchdog become artifacts, too.
 """
 
 import json
@@ -24,14 +24,14 @@ _NCCL_FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FIL
 
 
 class FlightRecorder:
-    """Keeps dumps of one run.
+    """Saves dumps of one run.
 
     Parameters
     ----------
     keep
-        Records a file of ours: `ranklake.capture.assets.artifacts.Artifacts.record_file`.
+        Records a file as an artifact: `ranklake.capture.assets.artifacts.Artifacts.record_file`.
     timeout_s
-        Without a step or phase that began for so long, once one has, training hangs.
+        Training counts as hung if no step or phase begins for this time, after the first one.
     """
 
     def __init__(
@@ -49,26 +49,28 @@ class FlightRecorder:
         self._folder, self._timeout_s = folder, timeout_s
         self._stop = threading.Event()
         self._count = 0
-        self._kept: set[Path] = set()
+        self._recorded_paths: set[Path] = set()
         self._thread = threading.Thread(target=self._watch, name="ranklake-flight", daemon=True)
         self._thread.start()
 
-    def dump(self, why: str, *, severity: str = "info") -> Path | None:
-        """Keep what the recorder has now; None if it has nothing, of which an event says why.
+    def dump(self, reason: str, *, severity: str = "info") -> Path | None:
+        """Save the recorder's entries now and return the file's path; None if it has none, which an event reports.
 
         Parameters
         ----------
-        why
-            What the event says.
+        reason
+            Message of the event.
         severity
-            The event's; ``error`` says that training hangs, which becomes an incident.
+            Severity of the event; ``error`` means that training hangs, and becomes an incident.
         """
         run = self._run
         try:
             self._keep_files()
             raw = _trace()
             if raw is None:
-                self._events.add("flight_recorder", severity="warning", message=f"{why}: nothing recorded, {_reason()}")
+                self._events.add(
+                    "flight_recorder", severity="warning", message=f"{reason}: nothing recorded, {_reason()}"
+                )
                 return None
             self._folder.mkdir(parents=True, exist_ok=True)
             name = f"{run.name}~a{run.attempt}~r{run.rank}~flight{self._count}.json"
@@ -77,37 +79,37 @@ class FlightRecorder:
             scratch.write_bytes(raw)
             path = scratch.rename(self._folder / name)
             self._keep(path, "dump", atomic=True)
-            self._events.add("flight_recorder", severity=severity, message=why, dump=name, **last_collective(raw))
+            self._events.add("flight_recorder", severity=severity, message=reason, dump=name, **last_collective(raw))
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self._sink.trouble("dumping the flight recorder", error)
             return None
         return path
 
     def close(self) -> None:
-        """Stop looking; dumps that NCCL has written are kept."""
+        """Stop the thread, and record dumps that NCCL has written."""
         self._stop.set()
         self._thread.join(5.0)
         self._keep_files()
 
     def _watch(self) -> None:
-        seen, hung = self._progress.begun(), False
+        previous, is_hung = self._progress.begun(), False
         while not self._stop.wait(self._timeout_s):
             begun = self._progress.begun()
-            if begun == seen and begun and not hung:
+            if begun == previous and begun and not is_hung:
                 self.dump(f"no step or phase began for {self._timeout_s:g} s", severity="error")
-            hung, seen = begun == seen, self._progress.begun()
+            is_hung, previous = begun == previous, self._progress.begun()
 
     def _keep_files(self) -> None:
         for variable in _NCCL_FILES:
             prefix = os.environ.get(variable)
             path = Path(f"{prefix}{self._run.rank}") if prefix else None
-            if path is not None and path not in self._kept and path.is_file():
-                self._kept.add(path)
+            if path is not None and path not in self._recorded_paths and path.is_file():
+                self._recorded_paths.add(path)
                 self._keep(path, "dump")
 
 
 def _trace() -> bytes | None:
-    """Return the recorder's entries as JSON; None if there are none."""
+    """Return the recorder's entries as JSON; None without entries."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -119,9 +121,10 @@ def _trace() -> bytes | None:
 
 
 def last_collective(raw: bytes) -> dict[str, Any]:
-    """Return the collective that was begun last, by a dump: its name, number, group, sizes, and whether it ended.
+    """Return the last collective of a dump: its name, number, group, sizes, and whether it has ended.
 
-    Ranks of one group number its collectives alike: who waits in one has begun it, who is missing has not.
+    All ranks of a group number its collectives in the same way. Ranks that wait in a collective have begun it; a
+    missing rank has not.
     """
     entries = [item for item in json.loads(raw)["entries"] if not item.get("is_p2p")]
     if not entries:

@@ -1,4 +1,4 @@
-"""FLOPs: counted once on a real step, and the measured peak of a CPU, which no table has.
+"""FLOPs: count the FLOPs of a real step with torch, and measure the peak of a CPU, which no table lists.
 
 torch is used only if the caller has imported it.
 """
@@ -24,36 +24,36 @@ PEAK_MEASURED: Final = "device/peak_flops_measured"
 _ATTENTION_KERNELS: Final = ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
 _FREE_SPACES: Final = frozenset({"aten", "prim", "prims", "c10d", "_c10d_functional", "fsdp", "profiler"})
 _PRODUCTS: Final = ("rnn", "lstm", "gru", "int_mm", "int4pack", "int8pack", "grouped_mm", "trilinear", "sparse_mm")
-"""Parts of names of torch's own operators that multiply matrices and have no formula."""
+"""Parts of the names of torch's operators that multiply matrices and have no formula."""
 _SIZES: Final = (512, 1024, 2048)
 _TRIES: Final = 4
 _ENOUGH_S: Final = 1.5
 
 
 class FlopCount:
-    """Context in which one real training step runs, forward and backward, on this rank.
+    """Context for one real training step, forward and backward, whose FLOPs are counted on this rank.
 
-    torch's FlopCounterMode sees every matrix product that is dispatched in it and counts a multiplication and an
-    addition as two. Fused attention is counted by our own formulas, see `attention_forward`. The counted step is slower
-    than others. At the end the scalars model/flops_per_step, model/hardware_flops_per_step and, if `tokens` is given,
-    model/flops_per_token are recorded; after an exception, nothing. What activation checkpointing computes a second
-    time, in the backward pass, is of the hardware's count alone. Where the step cannot be counted, an event
-    ``flops_not_counted`` says why and no number is recorded: operators without a formula (custom ones, quantised ones,
-    fused recurrent layers) would make it too small by nobody knows how much.
+    torch's FlopCounterMode sees every matrix product dispatched in the context, and counts a multiplication and an
+    addition as two FLOPs. Fused attention is counted with our own formulas; see `attention_forward`. The counted step
+    is slower than others. At the end, the metrics model/flops_per_step, model/hardware_flops_per_step and, if `tokens`
+    is given, model/flops_per_token are recorded; after an exception, none. FLOPs that activation checkpointing repeats
+    in the backward pass count only for the hardware. If the step has an operator without a formula (custom, quantized
+    or fused recurrent ones), the count would be too small by an unknown amount. Then no metric is recorded, and an
+    event ``flops_not_counted`` gives the reason.
 
     Parameters
     ----------
     add
         Records a value of a metric by its name.
     tokens
-        Of the step; None if they are not known.
+        Tokens of the step; None if unknown.
 
     Attributes
     ----------
     flops
-        Counted FLOPs without recomputed activations; None before the end, and if they cannot be counted.
+        FLOPs without recomputed activations; None before the end, and if they cannot be counted.
     hardware_flops
-        The same with them; None, too, where torch does not tell what runs within a backward pass.
+        FLOPs including recomputed activations; also None if torch does not report what runs in a backward pass.
     """
 
     def __init__(self, sink: Sink, events: Events, add: Callable[[str, float], None], tokens: object) -> None:
@@ -90,15 +90,15 @@ class FlopCount:
             elif not flops:
                 self._give_up("no matrix product was seen")
             else:
-                again = mode.computed_again()
-                self.hardware_flops = None if again is None else flops
-                self.flops = flops - (again or 0)
+                recomputed = mode.recomputed_flops()
+                self.hardware_flops = None if recomputed is None else flops
+                self.flops = flops - (recomputed or 0)
                 self._record(self.flops)
         except Exception as trouble:  # noqa: BLE001 - telemetry never raises into training
             self._give_up(repr_of(trouble))
 
-    def _give_up(self, why: str) -> None:
-        self._events.add("flops_not_counted", message=why, severity="warning")
+    def _give_up(self, reason: str) -> None:
+        self._events.add("flops_not_counted", message=reason, severity="warning")
 
     def _record(self, flops: int) -> None:
         self._add(FLOPS_PER_STEP, flops)
@@ -122,11 +122,11 @@ def _flop_counter() -> Any:  # noqa: ANN401 - torch is no dependency
         if hasattr(aten, f"_scaled_dot_product_{kernel}{suffix}")
     }
     torch: Any = sys.modules["torch"]
-    backward_pass: Any = getattr(torch._C, "_current_graph_task_id", None)  # noqa: SLF001 - nothing public tells it
-    plain: Any = importlib.import_module("torch.utils.flop_counter").FlopCounterMode
+    backward_pass: Any = getattr(torch._C, "_current_graph_task_id", None)  # noqa: SLF001 - there is no public function
+    counter_class: Any = importlib.import_module("torch.utils.flop_counter").FlopCounterMode
 
-    class Counter(plain):  # type: ignore[misc]  # torch may not be there to look at
-        """torch's counter, and which operators it passed over that work like a product."""
+    class Counter(counter_class):  # type: ignore[misc]  # torch may be missing
+        """torch's counter, which also collects operators without a formula that multiply matrices."""
 
         def __init__(self) -> None:
             super().__init__(display=False, custom_mapping=formulas)
@@ -140,16 +140,17 @@ def _flop_counter() -> Any:  # noqa: ANN401 - torch is no dependency
                 self.unknown.add(name)
             before = self.get_total_flops()
             out = super()._count_flops(operator, *args)
-            within = -1 if backward_pass is None else backward_pass()
-            if within >= 0:
-                self._passes.setdefault(within, [0, 0])[torch.is_grad_enabled()] += self.get_total_flops() - before
+            pass_id = -1 if backward_pass is None else backward_pass()
+            if pass_id >= 0:
+                self._passes.setdefault(pass_id, [0, 0])[torch.is_grad_enabled()] += self.get_total_flops() - before
             return out
 
-        def computed_again(self) -> int | None:
-            """Return the FLOPs of forward operations that ran within backward passes; None if torch does not tell.
+        def recomputed_flops(self) -> int | None:
+            """Return the FLOPs of forward operations within backward passes; None if torch does not report them.
 
-            A backward pass computes gradients with gradients disabled, and what it needs again with gradients enabled.
-            One that does all with gradients enabled is differentiated itself (``create_graph``): the model's own work.
+            A backward pass computes gradients with gradients disabled, and recomputes activations with gradients
+            enabled. A pass with gradients enabled throughout is differentiated itself (``create_graph``), and belongs
+            to the model's own work.
             """
             return None if backward_pass is None else sum(on for off, on in self._passes.values() if off)
 
@@ -157,7 +158,7 @@ def _flop_counter() -> Any:  # noqa: ANN401 - torch is no dependency
 
 
 class _NoModules:
-    """In place of torch's tracker of modules, whose hooks fail where `torch.autograd.grad` is asked for a leaf."""
+    """Replaces torch's tracker of modules, whose hooks fail if `torch.autograd.grad` is called for a leaf."""
 
     parents: Final = frozenset({"Global"})
 
@@ -169,49 +170,47 @@ class _NoModules:
 
 
 def _is_free(operator: str) -> bool:
-    """Whether an operator that has no formula has no matrix product in it, either, as far as its name tells."""
+    """Whether an operator without a formula contains no matrix product, judging by its name."""
     space, _, name = operator.partition("::")
     return space in _FREE_SPACES and not any(part in name for part in _PRODUCTS)
 
 
 def attention_forward(query: Shape, key: Shape, value: Shape, *_: object, **__: object) -> int:
-    """Return the FLOPs of scaled dot-product attention, forward: its two matrix products, without a discount for masks.
+    """Return the FLOPs of the forward pass of scaled dot-product attention: two matrix products, masks ignored.
 
     Parameters
     ----------
     query, key, value
-        Shapes (batch, heads, positions, channels); fewer key and value heads are shared by the query's.
+        Shapes (batch, heads, positions, channels); key and value may have fewer heads, which query heads share.
 
     Notes
     -----
-    torch's own table does not know the kernel for CPUs, which then counts nothing, and adds to the backward pass the
-    scores that fused kernels compute again. Model FLOPs leave recomputation out (Chowdhery et al. 2022, PaLM,
-    appendix B).
+    torch's own formulas lack the CPU's kernel, and count the scores that fused kernels recompute in the backward pass.
+    Model FLOPs exclude recomputation (Chowdhery et al. 2022, PaLM, appendix B).
     """
     batch, heads, positions, channels = query
     return 2 * batch * heads * positions * key[2] * (channels + value[3])
 
 
 def attention_backward(_: Shape, query: Shape, key: Shape, value: Shape, *__: object, **___: object) -> int:
-    """Return the FLOPs of its backward pass: the gradients of both products, each by both of its factors."""
+    """Return the FLOPs of the backward pass: gradients of both products with respect to both factors."""
     return 2 * attention_forward(query, key, value)
 
 
 def measure_cpu_peak() -> float | None:
-    """Return FLOP/s of the best of several float32 matrix products, with torch's threads as they are set.
+    """Return the FLOP/s of the fastest of several float32 matrix products, with torch's current number of threads.
 
-    None without torch, or where it computes on another device: for those a sourced table has the peak. Takes about
-    two seconds.
+    It takes about two seconds. None without torch, or if a GPU is available, because a table has the peaks of GPUs.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None or torch.cuda.is_available():
         return None
     best = 0.0
     began = time.perf_counter()
-    own = torch.Generator()  # training must draw the same numbers with and without telemetry
+    generator = torch.Generator()  # must not change the random numbers of training
     with torch.no_grad():
         for size in _SIZES:
-            left, right = (torch.rand(size, size, dtype=torch.float32, generator=own) for _ in range(2))
+            left, right = (torch.rand(size, size, dtype=torch.float32, generator=generator) for _ in range(2))
             out = torch.empty(size, size, dtype=torch.float32)
             for _ in range(_TRIES):
                 start = time.perf_counter()

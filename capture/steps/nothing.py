@@ -1,4 +1,4 @@
-"""Nothing: null objects that a run which records nothing returns for a step, a phase or a count."""
+"""Nothing: null objects that a run without recording returns for a step, a phase or a count of FLOPs."""
 
 from typing import Final, Self
 
@@ -6,7 +6,7 @@ from ranklake.capture.common.gaps import NOT_STARTED, Gaps
 
 
 class NullContext:
-    """What a run that records nothing gives for a step, a phase or a count."""
+    """A context that does nothing."""
 
     flops: None = None
 
@@ -21,12 +21,12 @@ NOTHING: Final = NullContext()
 
 
 class MissedContext(NullContext):
-    """What a run that was never started gives: each passage is counted.
+    """The context of a run that was not started here: each use is counted.
 
     Parameters
     ----------
     tables
-        That lack a row for each.
+        Tables for which each use counts a missing row.
     """
 
     def __init__(self, idle: Gaps, *tables: str) -> None:
@@ -38,5 +38,5 @@ class MissedContext(NullContext):
 
 
 def null_context(idle: Gaps | None, *tables: str) -> NullContext:
-    """Return what a run gives that counts so; see `ranklake.capture.lanes.sink.Sink`."""
+    """Return a context that counts its uses in `idle`, or one that does nothing if `idle` is None."""
     return NOTHING if idle is None else MissedContext(idle, *tables)

@@ -1,4 +1,4 @@
-"""Own numbers: where the numbers that an overlay adds to ``steps`` stand in a step's slot, and how they are packed."""
+"""Own columns: pack the numbers that an overlay adds to ``steps`` into slots, and convert rows of its own tables."""
 
 import struct
 from collections.abc import Callable, Mapping
@@ -30,61 +30,61 @@ _PRESENT: Final = struct.Struct("<I")
 _AT: Final = OWN_STEPS.offset("own")
 _PRESENT_AT: Final = OWN_STEPS.offset("own_present")
 _EXACT: Final = 1 << 53
-"""Whole numbers up to here are doubles without loss."""
+"""Integers up to this value are exact as doubles."""
 
 pack: Final = OWN_STEPS.packer.pack_into
 
 
 class OwnNumbers:
-    """The numbers of one process, in the order that meta.frames says.
+    """Numbers that an overlay adds to a step's row, in the order given in meta.frames.
 
     Parameters
     ----------
     columns
-        By name, whether they are whole.
+        Whether each column has integers, by name.
     """
 
     def __init__(self, columns: Mapping[str, bool]) -> None:
-        self._whole = dict(columns)
-        self._places = {name: place for place, name in enumerate(columns)}
+        self._is_integer = dict(columns)
+        self._indices = {name: index for index, name in enumerate(columns)}
 
     def __contains__(self, name: object) -> bool:
-        return name in self._places
+        return name in self._indices
 
     @property
     def names(self) -> dict[str, str]:
-        """Names that `run.log` takes for them: their own."""
-        return {name: name for name in self._places}
+        """Names under which `run.log` accepts the columns: their own names."""
+        return {name: name for name in self._indices}
 
-    def value(self, name: str, given: object) -> float:
-        """Return what is written for a value. Raises what `number` raises."""
-        if not self._whole[name]:
-            return number(given)
-        whole = integer(given)
+    def value(self, name: str, value: object) -> float:
+        """Return the float to write for a value. Raises the errors of `number`."""
+        if not self._is_integer[name]:
+            return number(value)
+        whole = integer(value)
         if abs(whole) > _EXACT:
-            raise BadValueError("a whole number beyond 53 bits")
+            raise BadValueError("an integer above 53 bits")
         return float(whole)
 
     def fields(self, floats: Mapping[str, float]) -> list[float]:
-        """Return the last fields of a slot, except for its mark: all numbers, and which of them are there."""
+        """Return the last fields of a slot, without its mark: all numbers, and the bits of those that are set."""
         values = [0.0] * OWN_WIDTH
         present = 0
-        for name, place in self._places.items():
+        for name, index in self._indices.items():
             value = floats.get(name)
             if value is not None:
-                values[place] = value
-                present |= 1 << place
+                values[index] = value
+                present |= 1 << index
         return [*values, present]
 
     def fill(self, view: memoryview, offset: int, name: str, value: float) -> bool:
-        """Set a number in a row that was written; False if there is one. Raises `ValueError` if the file was ended."""
-        place = self._places[name]
+        """Set a number in a written row; False if it has one already. Raises `ValueError` if the file was retired."""
+        index = self._indices[name]
         at = offset + _PRESENT_AT
         present = _PRESENT.unpack_from(view, at)[0]
-        if present & 1 << place:
+        if present & 1 << index:
             return False
-        _FLOAT.pack_into(view, offset + _AT + place * _FLOAT.size, value)
-        _PRESENT.pack_into(view, at, present | 1 << place)
+        _FLOAT.pack_into(view, offset + _AT + index * _FLOAT.size, value)
+        _PRESENT.pack_into(view, at, present | 1 << index)
         return True
 
 
@@ -92,20 +92,20 @@ _LONGEST: Final = 1 << 17
 _INT32: Final = range(-(1 << 31), 1 << 31)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ENVELOPE: Final = 20
-"""Ids below are the envelope's, which recording gives."""
+"""Columns with lower ids are the envelope's, which recording fills in."""
 _GAPS_TABLE: Final = "events"
-"""Rows of unknown tables are counted as gaps of this one: a gap needs a table that ingest knows."""
+"""Table for gaps of rows of undefined tables, because ingest needs a table with a contract."""
 
 
 class OwnTables:
-    """What one run writes into own tables.
+    """Writes rows of the tables that an overlay defines.
 
     Parameters
     ----------
     contracts
-        Those tables, by name.
+        Contracts of the tables, by name.
     renamed
-        By table, the names that columns had before, and what each is called now.
+        By table: former column names, each with the current name.
     """
 
     def __init__(
@@ -130,30 +130,30 @@ class OwnTables:
         values: Mapping[str, object],
     ) -> None:
         """Record one row; see `ranklake.capture.Run.record`."""
-        moment, sink = now(), self._sink
-        name = table if type(table) is str else text(table, 80)  # a subclass may hash and compare at will
+        time_ns, sink = now(), self._sink
+        name = table if type(table) is str else text(table, 80)  # a subclass may define hash and comparison
         columns = self._columns.get(name)
         if sink.is_idle:
             sink.miss(_GAPS_TABLE if columns is None else name)
             return
         if columns is None:
             hint = did_you_mean(text(name, 80), self._columns)
-            hint = hint or "its contract belongs into the folder that contracts_overlay names"
+            hint = hint or "add its contract to the folder set by contracts_overlay"
             sink.refuse(_GAPS_TABLE, NO_CONTRACT, f"run.record({text(name, 80)!r}): {hint}")
             return
         with sink.recording(name):
             if excess:
                 raise RefusedError(BAD_ARGUMENTS, repr_of(excess))
-            given = values if mapping is None else {**mapping, **values}
-            sink.record(name, self._row(name, columns, given), moment)
+            all_values = values if mapping is None else {**mapping, **values}
+            sink.record(name, self._row(name, columns, all_values), time_ns)
 
     def _row(self, table: str, columns: Mapping[str, Column], values: Mapping[Any, object]) -> dict[str, Any]:
         row: dict[str, Any] = {}
         for name, value in values.items():
             column = columns.get(name) if isinstance(name, str) else None
             if column is None:
-                now_called = self._renamed.get(table, {}).get(text(name, 80))
-                hint = f"it is called {now_called!r} now" if now_called else did_you_mean(text(name, 80), columns)
+                new_name = self._renamed.get(table, {}).get(text(name, 80))
+                hint = f"its name is {new_name!r} now" if new_name else did_you_mean(text(name, 80), columns)
                 topic = f"{table}.{text(name, 80)}"
                 self._sink.misuse(
                     topic, f"table {table!r} has no column {text(name, 80)!r}; {hint or 'it is left out'}"
@@ -181,7 +181,7 @@ def _text(column: Column, value: object) -> str | None:
     return redacted_text(value, _LONGEST)
 
 
-def _truth(_: Column, value: object) -> bool:
+def _bool(_: Column, value: object) -> bool:
     converted = number(value)
     if converted not in {0.0, 1.0}:
         raise BadValueError(repr_of(value))
@@ -197,7 +197,7 @@ def _int32(_: Column, value: object) -> int:
 
 def _float(_: Column, value: object) -> float:
     converted = number(value)
-    if converted - converted != 0.0:  # NaN and infinities: what is not known is left out
+    if converted - converted != 0.0:  # NaN or infinite: unknown values must be omitted
         raise BadValueError(repr_of(converted))
     return converted
 
@@ -208,16 +208,16 @@ def _decimal(_: Column, value: object) -> str:
     return repr(_float(_, value))
 
 
-def _moment(_: Column, value: object) -> int:
+def _timestamp(_: Column, value: object) -> int:
     """Return microseconds since 1970; a number is seconds since then."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
-            raise BadValueError("a time without its zone")
+            raise BadValueError("a time without a time zone")
         return (value - _EPOCH) // (datetime.resolution)
     return round(_float(_, value) * 1e6)
 
 
-def _day(_: Column, value: object) -> int:
+def _date(_: Column, value: object) -> int:
     if not isinstance(value, date) or isinstance(value, datetime):
         raise BadValueError(type(value).__name__)
     return (value - _EPOCH.date()).days
@@ -225,21 +225,21 @@ def _day(_: Column, value: object) -> int:
 
 def _integers(_: Column, value: Any) -> list[int]:  # noqa: ANN401 - any iterable
     try:
-        return [integer(one) for one in value]
+        return [integer(item) for item in value]
     except TypeError:
         raise BadValueError(type(value).__name__) from None
 
 
 _CONVERTERS: Final[dict[str, Callable[[Column, Any], Any]]] = {
     "string": _text,
-    "bool": _truth,
+    "bool": _bool,
     "int32": _int32,
     "int64": lambda _, value: integer(value),
     "float32": _float,
     "float64": _float,
     "decimal": _decimal,
-    "timestamp": _moment,
-    "date": _day,
+    "timestamp": _timestamp,
+    "date": _date,
     "int64_list": _integers,
 }
-"""By a column's type: what is written for a value."""
+"""Converters of values, by the column's type."""

@@ -1,7 +1,7 @@
-"""Phase: a named interval. Its handle is looked up once and entered any number of times, by any thread.
+"""Phase: a named interval. Its handle is created once and entered any number of times, by any thread.
 
-Only the monotonic clock is read here, first thing at the end and last thing at the beginning. A row is written when
-the block ends: once ``__exit__`` has returned, the row survives the process.
+Times are read from the monotonic clock, as the last action of ``__enter__`` and the first of ``__exit__``. The row is
+written when the block ends, and survives a kill after ``__exit__`` has returned.
 """
 
 from types import TracebackType
@@ -23,20 +23,20 @@ _KIND_OF: Final = {name: name if name in {"collective", "checkpoint", "evaluatio
 
 
 class Phase:
-    """A named stretch of time, recorded as a span; within a step it also adds to the step's column of that name.
+    """A named interval, recorded as a span. Within a step it also adds to the step's column of that name.
 
-    Time in a phase within a phase is the inner one's alone, so the phases of a step never sum to more than the step.
+    Time in a nested phase counts only for the inner phase, so the phases of a step never sum to more than the step.
 
     Notes
     -----
-    What is open belongs to a frame, not to the handle, so that a handle can be open in several threads and within
-    itself. Frames that are done are kept for the next passage; taking one off the list and putting it back are single
-    operations, so no two threads get the same one.
+    The state of an open block is in a frame, not in the handle, so a handle can be open in several threads and within
+    itself. Frames of ended blocks are reused. Popping a frame from the list and appending one are atomic, so two
+    threads never get the same frame.
     """
 
     __slots__ = (
         "_column",
-        "_done",
+        "_free_frames",
         "_lane",
         "_microbatch",
         "_name",
@@ -53,19 +53,19 @@ class Phase:
         self._stack, self._next_id = spans.progress.stack, spans.next_id
         self._name, self._column, self._size, self._microbatch = name, column, size, microbatch
         self._sequence = sequence
-        self._done: list[Frame] = []
+        self._free_frames: list[Frame] = []
 
     def __enter__(self) -> Self:
         try:
-            frame = self._done.pop()
+            frame = self._free_frames.pop()
         except IndexError:
             frame = Frame()
             frame.owner = self
         stack = self._stack
         parent = frame.parent = stack.top
         if parent is None:
-            # Perhaps another thread than the step's (a backward hook's, say): its spans belong to the step that runs
-            # meanwhile, but its time is no part of the step's own and adds to no column.
+            # This may be another thread than the step's, such as one of a backward hook. Its spans belong to the
+            # running step, but its time adds to no column of the step.
             frame.step, frame.adds = self._progress.current, False
         else:
             frame.step, frame.adds = parent.step, parent.adds
@@ -108,37 +108,37 @@ class Phase:
             view, take = lane.pair
             fields = (start, duration, number, span_id, parent_id, size, microbatch, sequence, name)
             _pack_span(view, take(), *fields, MARK)
-        except Exception:  # noqa: BLE001 - the file is full, or cut just now: the slow way sorts it out
+        except Exception:  # noqa: BLE001 - the file is full or was closed: use the slow path
             lane.put(_pack_span, start, duration, number, span_id, parent_id, size, microbatch, sequence, name)
         frame.parent = frame.step = None
-        self._done.append(frame)
+        self._free_frames.append(frame)
 
 
 def phase_handle(spans: Spans, name: int, column: int, size: int = ABSENT, microbatch: int = -1) -> Phase:
-    """Return a handle, in C where that was built.
+    """Return a handle of a phase, in C if that was built.
 
     Parameters
     ----------
     name
         Number of the span's name.
     column
-        Of the step that it adds to; -1 for none.
+        Index of the step's column that the phase adds to; -1 for none.
     size, microbatch
-        ABSENT and -1 if there is none.
+        Bytes, and number of the micro-batch; ABSENT and -1 for none.
     """
     if MODULE is None:
         return Phase(spans, name, column, size, microbatch)
     progress, refuse = spans.progress, spans.sink.refuse
     lane, slow, next_id = spans.lane, spans.put, spans.next_id
-    made: Phase = MODULE.Phase(progress, refuse, progress.stack, lane, slow, next_id, name, column, size, microbatch)
-    return made
+    phase: Phase = MODULE.Phase(progress, refuse, progress.stack, lane, slow, next_id, name, column, size, microbatch)
+    return phase
 
 
-def misspelt(name: str) -> str:
-    """Return the phase with a column that a name may be a misspelling of; empty if there is none."""
+def similar_phase(name: str) -> str:
+    """Return the phase with a column whose name is similar to a misspelt one; empty if there is none."""
     return "" if name in _PHASE_OF else closest_name(name, _PHASE_OF)
 
 
 def phase_column(name: str) -> tuple[int, str]:
-    """Return the step's column that a phase adds to (-1 for none) and the kind of its span."""
+    """Return the index of the step's column that a phase adds to (-1 for none), and the kind of its span."""
     return _PHASE_OF.get(name, -1), _KIND_OF.get(name, "other")

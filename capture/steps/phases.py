@@ -1,4 +1,4 @@
-"""Phases: the handles of one run's phases, each looked up by its name."""
+"""Phases: the handles of one run's phases, by name."""
 
 from ranklake.capture.common.gaps import BAD_ARGUMENTS, BAD_VALUE, RefusedError
 from ranklake.capture.common.layouts import ABSENT
@@ -6,7 +6,7 @@ from ranklake.capture.common.values import BadValueError, DeviceValueError, inte
 from ranklake.capture.lanes.series import check_name
 from ranklake.capture.steps.device_phases import DevicePhase, DeviceTimer, cuda_in_use
 from ranklake.capture.steps.nothing import NOTHING, NullContext
-from ranklake.capture.steps.phase import Phase, misspelt, phase_column, phase_handle
+from ranklake.capture.steps.phase import Phase, phase_column, phase_handle, similar_phase
 from ranklake.capture.steps.spans import Spans
 
 AnyPhase = Phase | DevicePhase
@@ -17,13 +17,13 @@ class Phases:
 
     Attributes
     ----------
-    made
-        Handles of those that are no more than a name.
+    handles
+        Handles of phases without further arguments, by name.
     """
 
     def __init__(self, spans: Spans, device: DeviceTimer) -> None:
         self._spans, self._device = spans, device
-        self.made: dict[object, Phase] = {}
+        self.handles: dict[object, Phase] = {}
 
     def find(
         self,
@@ -33,7 +33,7 @@ class Phases:
         microbatch: object = None,
         on_device: bool = False,
     ) -> AnyPhase | NullContext:
-        """Return a handle, see `ranklake.capture.Run.phase`; one that does nothing where none is left."""
+        """Return a phase's handle (see `ranklake.capture.Run.phase`); on an error, a context that does nothing."""
         sink = self._spans.sink
         try:
             phase = self._make(name, size_bytes, microbatch, on_device=bool(on_device))
@@ -53,16 +53,16 @@ class Phases:
         spans = self._spans
         name = check_name(name)
         column, kind = phase_column(name)
-        if column < 0 and (meant := misspelt(name)):
-            spans.sink.misuse(f"phase {name}", f"phase {name!r} adds to no column of the step; did you mean {meant!r}?")
-        where = spans.common
-        number = spans.series.span(name, kind, **where)
+        if column < 0 and (similar := similar_phase(name)):
+            message = f"phase {name!r} adds to no column of the step; did you mean {similar!r}?"
+            spans.sink.misuse(f"phase {name}", message)
+        number = spans.series.span(name, kind, **spans.common)
         size = ABSENT if size_bytes is None else integer(size_bytes)
         batch = -1 if microbatch is None else integer(microbatch) & 0x7FFFFFFF
         if on_device and cuda_in_use():
-            on_stream = spans.series.span(name, kind, stream="cuda", device_time=1, **where)
-            return DevicePhase(self._device, phase_handle(spans, number, -1, size, batch), on_stream, column)
+            cuda_number = spans.series.span(name, kind, stream="cuda", device_time=1, **spans.common)
+            return DevicePhase(self._device, phase_handle(spans, number, -1, size, batch), cuda_number, column)
         phase = phase_handle(spans, number, column, size, batch)
         if size_bytes is None and microbatch is None and not on_device:
-            self.made[name] = phase
+            self.handles[name] = phase
         return phase

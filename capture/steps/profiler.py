@@ -1,11 +1,12 @@
-"""Profiler: torch.profiler on one step in N, the same steps on every rank.
+"""Profiler: run torch.profiler on one step in N, the same steps on every rank.
 
-    a step that is chosen   ├ profiler starts ┤ step ┤ profiler stops, its trace is written
-    a thread of ours                                  ├ compressed, hashed ┤ summed up ┤
+    a selected step         ├ profiler starts ┤ step ┤ profiler stops, its trace is written
+    a background thread                               ├ compressed, hashed ┤ summarized ┤
             ▼                                              ▼                     ▼
-    steps as ever                                     artifacts (profile)    spans: compute, communication, …
+    row of steps                                      artifacts (profile)    spans: compute, communication, …
 
-What the profiler takes to start and stop lies outside the step. Stopping waits for the GPU: N should be large.
+The time for starting and stopping the profiler is not part of the step. Stopping waits for the GPU, so N should be
+large.
 """
 
 import gzip
@@ -45,14 +46,14 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a step's time went to, in microseconds.
+    """Parts of a step's time, in microseconds.
 
     Attributes
     ----------
     busy
-        Union of compute and communication; overlap is in both, idle in none.
+        Union of compute and communication. Overlap belongs to both, idle to neither.
     on_device
-        Whether it is the GPU's time; else that of the CPU's operators and of gloo.
+        Whether times are the GPU's; otherwise those of the CPU's operators and of gloo.
     """
 
     step: int
@@ -66,10 +67,10 @@ class Summary:
 
 
 def summarise(trace: Mapping[str, Any]) -> list[Summary]:
-    """Return what a kineto trace says of each step in it, as unions of intervals clipped to the step.
+    """Return a summary of each step in a kineto trace, from unions of intervals clipped to the step.
 
-    Collectives are kernels of NCCL; on the CPU, gloo's annotations. Where the trace has kernels of a GPU they alone
-    count: neither the CPU's operators nor copies and fills, as in Holistic Trace Analysis, whose terms these are.
+    Collectives are kernels of NCCL or, on the CPU, gloo's annotations. If the trace has GPU kernels, only these count,
+    not the CPU's operators, copies and fills. This and the terms are as in Holistic Trace Analysis.
     """
     events = [event for event in trace.get("traceEvents", ()) if event.get("ph") == "X" and "dur" in event]
     on_device = any(event.get("cat") == _KERNEL for event in events)
@@ -91,9 +92,9 @@ def summarise(trace: Mapping[str, Any]) -> list[Summary]:
 
 
 def each_event(trace: str) -> Iterator[Any]:
-    """Yield the events of a kineto trace, one after the other. Raises `ValueError` where it is no JSON.
+    """Yield the events of a kineto trace. Raises `ValueError` for invalid JSON.
 
-    Read at once, a trace of 40 MB holds the interpreter's lock for a second and more, and training with it.
+    Parsing a trace of 40 MB in one call would hold the GIL for more than a second and stop training meanwhile.
     """
     begin = _EVENTS.search(trace)
     at = len(trace) if begin is None else begin.end()
@@ -108,45 +109,46 @@ def each_event(trace: str) -> Iterator[Any]:
 
 
 def redacted_trace(trace: str) -> str:
-    """Return a kineto trace with the names of its events redacted, as users make them up; kernels' are none of theirs.
+    """Return a kineto trace with the names of events redacted, except names of kernels, which users do not choose.
 
-    The text stays the same elsewhere: torch writes what `record_function` is given besides into no trace. A name that
-    has quotation marks, which torch leaves as they are, becomes one that JSON knows.
+    The rest of the text is unchanged, because torch writes no other argument of `record_function` to a trace. Quotation
+    marks in a name, which torch does not escape, are escaped.
     """
-    known: dict[str, str] = {}
+    redacted_names: dict[str, str] = {}
 
-    def shown(event: re.Match[str]) -> str:
+    def redacted_event(event: re.Match[str]) -> str:
         name = event["name"]
         if event["kind"] == _KERNEL:
             return event[0]
-        if name not in known:
-            known[name] = _clear(name)
-        return f"{event['head']}{known[name]}"
+        if name not in redacted_names:
+            redacted_names[name] = _redact_json_text(name)
+        return f"{event['head']}{redacted_names[name]}"
 
-    return _NAMED.sub(shown, trace)
+    return _NAMED.sub(redacted_event, trace)
 
 
-def _clear(name: str) -> str:
-    """Return what stands between the quotation marks of a name in JSON, redacted; as it is if nothing is the matter."""
+def _redact_json_text(name: str) -> str:
+    """Return the content of a JSON string, redacted; unchanged if it has nothing to redact."""
     try:
         plain = json.loads(f'"{name}"')
     except ValueError:
         return json.dumps(redact_names(name))[1:-1]
-    clear = redact_names(plain)
-    return name if clear == plain else json.dumps(clear)[1:-1]
+    redacted = redact_names(plain)
+    return name if redacted == plain else json.dumps(redacted)[1:-1]
 
 
 def _summary(
     number: int, step: Interval, compute: list[Interval], collectives: list[Interval], *, on_device: bool
 ) -> Summary:
     length = step[1] - step[0]
-    computing, talking = _union(compute, step), _union(collectives, step)
+    computing, communicating = _union(compute, step), _union(collectives, step)
     busy = _union([*compute, *collectives], step)
-    return Summary(number, length, busy, computing, talking, computing + talking - busy, length - busy, on_device)
+    overlap = computing + communicating - busy
+    return Summary(number, length, busy, computing, communicating, overlap, length - busy, on_device)
 
 
 def _union(intervals: Iterable[Interval], within: Interval) -> float:
-    """Return the length that intervals cover together of another."""
+    """Return the length of the union of intervals within another interval."""
     covered, reached = 0.0, within[0]
     for start, end in sorted(intervals):
         begin, stop = max(start, reached), min(end, within[1])
@@ -157,7 +159,7 @@ def _union(intervals: Iterable[Interval], within: Interval) -> float:
 
 
 class StepChoice:
-    """Which steps are profiled: by the run's name and the step's number alone, so all ranks agree."""
+    """Selects the steps to profile by the run's name and the step's number, so that all ranks select the same."""
 
     def __init__(self, run: str, every: int) -> None:
         self._seed, self._threshold = seed_of(run, "profile"), threshold_of(1 / max(1, every))
@@ -173,13 +175,13 @@ class Profiler:
     Parameters
     ----------
     keep
-        Records a file of ours: `ranklake.capture.assets.artifacts.Artifacts.record_file`.
+        Records a file as an artifact: `ranklake.capture.assets.artifacts.Artifacts.record_file`.
     every
-        One step in so many.
+        Steps per profiled step, on average.
     folder
-        Where traces are kept.
+        Folder for traces.
     max_bytes
-        A trace that is larger, before it is compressed, is deleted, and an event says so.
+        Largest trace before compression. A larger one is deleted, and an event reports it.
     """
 
     def __init__(
@@ -200,7 +202,7 @@ class Profiler:
         self._threads: list[threading.Thread] = []
 
     def begin(self, step: OpenStep) -> None:
-        """Start the profiler if the step is chosen."""
+        """Start the profiler if the step is selected."""
         torch: Any = sys.modules.get("torch")
         if self._active is not None or torch is None or not self._choice.takes(step.number):
             return
@@ -214,7 +216,7 @@ class Profiler:
         self._active = (profile, mark, step)
 
     def end(self, step: OpenStep) -> None:
-        """Stop the profiler if it runs for this step, and have its trace looked after."""
+        """Stop the profiler if it runs for this step, and process its trace in a thread."""
         if self._active is None or self._active[2] is not step:
             return
         (profile, mark, _), self._active = self._active, None
@@ -225,18 +227,18 @@ class Profiler:
         path.parent.mkdir(parents=True, exist_ok=True)
         profile.export_chrome_trace(str(path))
         thread = threading.Thread(
-            target=self._look_after, args=(path, step, now() - began), name="ranklake-profiler", daemon=True
+            target=self._process_trace, args=(path, step, now() - began), name="ranklake-profiler", daemon=True
         )
-        self._threads = [one for one in self._threads if one.is_alive()] + [thread]
+        self._threads = [running for running in self._threads if running.is_alive()] + [thread]
         thread.start()
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Wait for traces that are being looked after."""
+        """Wait for the threads that process traces."""
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _look_after(self, path: Path, step: OpenStep, blocked_ns: int) -> None:
+    def _process_trace(self, path: Path, step: OpenStep, blocked_ns: int) -> None:
         size = path.stat().st_size
         try:
             if size > self._max_bytes:
@@ -244,12 +246,12 @@ class Profiler:
                 self._events.add("profile_dropped", step=step.number, message=f"{size} bytes", severity="warning")
                 return
             trace = redacted_trace(path.read_text(encoding="utf-8", errors="replace"))
-            packed = path.with_suffix(".json.gz")
-            scratch = packed.with_suffix(".tmp")
+            compressed = path.with_suffix(".json.gz")
+            scratch = compressed.with_suffix(".tmp")
             scratch.write_bytes(gzip.compress(trace.encode(), mtime=0))
-            scratch.rename(packed)
+            scratch.rename(compressed)
             path.unlink()
-            self._keep(packed, "profile", step=step.number, blocking_ns=blocked_ns, atomic=True)
+            self._keep(compressed, "profile", step=step.number, blocking_ns=blocked_ns, atomic=True)
             for summary in summarise({"traceEvents": each_event(trace)}):
                 self._record(summary, step)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training

@@ -1,4 +1,4 @@
-"""Progress: which step runs in this process, which blocks each thread is in, and how many have begun."""
+"""Progress: the running step of this process, the open blocks of each thread, and how many blocks have begun."""
 
 import itertools
 import threading
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class OpenStep(Protocol):
-    """A training step as others see it: `ranklake.capture.steps.step.Step`."""
+    """The interface of a running step, `ranklake.capture.steps.step.Step`."""
 
     number: int
     span_id: int
@@ -20,42 +20,42 @@ class OpenStep(Protocol):
     spent: list[int]
 
     def put(self, name: str, value: float) -> None:
-        """Set one of the row's numbers."""
+        """Set a number in the step's row."""
 
     def fill(self, scalars: dict[Any, Any]) -> bool:
-        """Set several of the row's floats that were not set before; False, and none is set, if that is not so plain."""
+        """Set floats of a row without floats so far, if all values are plain numbers. Return whether they were set."""
 
     def put_late(self, name: str, value: float) -> None:
-        """Set a number that arrived from a device."""
+        """Set a number that arrived from a GPU."""
 
     def spend_late(self, column: int, duration: int) -> None:
-        """Add device time, in ns, to a phase."""
+        """Add GPU time in ns to a phase."""
 
     def put_memory(self, allocated_bytes: int, reserved_bytes: int) -> None:
-        """Set what the device's memory held as it ended."""
+        """Set the GPU memory in use at the end of the step."""
 
 
 class Frame:
-    """An open stretch of time: a step, or one passage through a phase.
+    """An open block: a step, or one use of a phase.
 
     Attributes
     ----------
     parent
-        The frame around it in the same thread.
+        The enclosing frame in the same thread.
     owner
         The handle that was entered.
     step
-        The nearest step around or itself.
+        The step itself, or the nearest enclosing step.
     number, spent
-        Of a step alone: its number, and nanoseconds by phase.
+        Only for steps: the number, and nanoseconds by phase.
     start
-        Monotonic ns; None if it began in the parent of a fork, whose time it is.
+        Monotonic ns; None if it began before a fork, so that the parent records it.
     inner
-        Time of the phases directly within, which is theirs and not this one's.
+        Time of the phases directly within, which is not counted for this frame.
     span_id
-        Unique in the process.
+        Id of the span, unique in the process.
     adds
-        Whether it runs in its step's own thread, so that its time is part of the step's.
+        Whether it runs in the thread of its step, so that its time is part of the step's time.
     """
 
     __slots__ = ("adds", "inner", "number", "owner", "parent", "span_id", "spent", "start", "step")
@@ -77,9 +77,9 @@ class Stack(threading.local):
     top: Frame | None = None
 
     def leave(self, owner: object) -> Frame | None:
-        """Take the innermost frame of an owner off the calling thread's stack; None if it has none there.
+        """Remove the innermost frame of an owner from the calling thread's stack and return it; None without one.
 
-        It need not be the top: coroutines that share a thread leave their blocks in any order.
+        It is not always the top frame, because coroutines that share a thread end their blocks in any order.
         """
         frame = self.top
         if frame is None:
@@ -107,28 +107,28 @@ def _no_listener(number: int) -> None:
 
 
 class Progress:
-    """How far one run is.
+    """The progress of one run.
 
     Attributes
     ----------
     stack
         The innermost open step or phase of each thread.
     current
-        The step that runs, in whichever thread.
+        The running step, in any thread.
     at
-        Number of the step that values belong to: the running one's, or between steps that of the one that ended last.
+        Number of the step that values belong to: the running step, or between steps the last one.
     latest
         Number of the step that began last; ABSENT before the first.
     first
         Number of the step that began first; ABSENT before it.
     on_again
-        Called with the first step's number when it comes again after others.
+        Called with the first step's number when it is repeated after other steps.
     span_ids
-        Gives each span its number, unique in the process.
+        Counter of span ids, unique in the process.
     on_begin, on_end
-        Called with a step when it begins, and before it is no longer the current one.
+        Called with a step when it begins, and shortly before it ends.
     on_settled
-        Called with a step whose rows are written, its duration in ns, and whether it failed.
+        Called with a step after its rows were written, its duration in ns, and whether it failed.
     """
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class Progress:
         self.on_settled: tuple[Callable[[OpenStep, int, bool], object], ...] = ()
 
     def begin(self, step: OpenStep) -> None:
-        """Note that a step begins: values logged from here on are its."""
+        """Make a step the current one, to which later values belong."""
         self.current = step
         self.at = number = step.number
         if number > self.latest:
@@ -155,13 +155,13 @@ class Progress:
             callback(step)
 
     def _begin_first(self, step: OpenStep) -> None:
-        """Note the first number; what is called once costs later steps nothing."""
+        """Set `first`, and remove this callback, so that later steps do not pay for it."""
         if step.number != ABSENT:
             self.first = step.number
             self.on_begin = tuple(callback for callback in self.on_begin if callback != self._begin_first)
 
     def end(self, around: OpenStep | None) -> None:
-        """Note that a step ends: what is logged now belongs to the step around it, or to the one that ended."""
+        """End the current step. Later values belong to the enclosing step; without one, to the ended step."""
         if self.on_end and self.current is not None:
             for callback in self.on_end:
                 callback(self.current)
@@ -169,7 +169,7 @@ class Progress:
         self.at = self.latest if around is None else around.number
 
     def begun(self) -> int:
-        """Return how many steps and phases have begun in this process. Costs them nothing: it is read off a counter."""
+        """Return the number of steps and phases begun in this process, from the counter of span ids."""
         return int(repr(self.span_ids)[_COUNT:-1]) - 1
 
     def latest_step(self) -> int | None:
@@ -177,7 +177,7 @@ class Progress:
         return None if self.latest == ABSENT else self.latest
 
     def after_fork(self) -> None:
-        """In a forked child: blocks that are open began in the parent, which records them."""
+        """Mark open blocks in a forked child, because the parent began them and records them."""
         self.current = None
         frame = self.stack.top
         while frame is not None:

@@ -1,4 +1,4 @@
-"""Spans: rows of ``spans``: their ids, their names, and their rank's coordinates in the mesh."""
+"""Spans: write rows of ``spans``, with ids, names, and the rank's coordinates in the mesh."""
 
 from functools import partial
 from typing import Any, Final
@@ -21,20 +21,20 @@ _AXES: Final = {
     "expert": "ep_rank",
     "context": "cp_rank",
 }
-"""Columns of spans by the names that meshes have for their axes."""
+"""Columns of spans, by the names of axes in meshes."""
 
 
 class Spans:
-    """What all that records spans in one run has in common.
+    """Objects that all writers of spans in one run share.
 
     Attributes
     ----------
     common
-        Columns that all spans have: the trace that they belong to, where in the mesh the rank is.
+        Columns of all spans: the trace id, and the rank's coordinates in the mesh.
     next_id
-        Returns the next span's number, unique in the process.
+        Returns the next span id, unique in the process.
     put
-        Writes a row, given its fields as `ranklake.capture.common.layouts.SPANS` has them.
+        Writes a row; its arguments are the fields of `ranklake.capture.common.layouts.SPANS`.
     """
 
     def __init__(self, sink: Sink, progress: Progress, series: Series, lane: AnyLane, trace_id: str | None) -> None:
@@ -45,22 +45,22 @@ class Spans:
         self.put = partial(lane.put, SPANS.packer.pack_into)
 
     def number(self, name: str, kind: str, **facts: str | int | None) -> int | None:
-        """Return the number of a span's name; None if none is left, which is then counted."""
+        """Return the number of a span's name. If it is refused, count a gap and return None."""
         try:
-            known = {key: value for key, value in facts.items() if value is not None}
-            return self.series.span(name, kind, **known, **self.common)
+            columns = {key: value for key, value in facts.items() if value is not None}
+            return self.series.span(name, kind, **columns, **self.common)
         except RefusedError as refused:
             self.sink.refuse("spans", refused.reason, refused.detail)
             return None
 
     def step_number(self) -> int | None:
-        """Return the number of the name of steps' spans, as `number` does: looked up once, not at every step."""
+        """Return the number of the name of steps' spans, cached; see `number`."""
         if self._step_name is None:
             self._step_name = self.number("step", "step")
         return self._step_name
 
-    def locate(self, mesh: Any, axes: dict[str, object]) -> None:  # noqa: ANN401 - torch's, or whatever users hand over
-        """Have all spans from here on say where their rank is; see `ranklake.capture.Run.coordinates`."""
+    def locate(self, mesh: Any, axes: dict[str, object]) -> None:  # noqa: ANN401 - torch's, or any value
+        """Set the coordinates of all later spans; see `ranklake.capture.Run.coordinates`."""
         coordinates: dict[str, object] = {}
         self._step_name = None
         try:

@@ -1,7 +1,7 @@
-"""Step: what `run.step` returns.
+"""Step: the context that `run.step` returns.
 
-Only the monotonic clock is read here, first thing at the end and last thing at the beginning. A row is written when
-its block ends: once ``__exit__`` has returned, the row survives the process.
+Times are read from the monotonic clock, as the last action of ``__enter__`` and the first of ``__exit__``. The row is
+written when the block ends, and survives a kill after ``__exit__`` has returned.
 """
 
 import contextlib
@@ -33,33 +33,33 @@ if TYPE_CHECKING:
     from ranklake.capture.lanes.slots import Place
 
 
-_BEYOND: Final = 1 << 63
+_INT64_END: Final = 1 << 63
 
 
 class Values(Protocol):
-    """What takes the values of steps that go into no row: `ranklake.capture.metrics.value_log.ValueLog`.
+    """Records values of steps as metrics: the interface of `ranklake.capture.metrics.value_log.ValueLog`.
 
     Attributes
     ----------
     fast
-        Records values by name, in the step that runs.
+        Records values by name, in the running step.
     """
 
     fast: Callable[..., None]
 
     def add(self, name: str, value: float, step: int) -> None:
-        """Record one value whose number and step are in order already."""
+        """Record one value. `value` and `step` must be valid."""
 
 
 class Steps:
-    """What all steps of one run have in common.
+    """Objects that all steps of one run share.
 
     Parameters
     ----------
     lane
-        Their rows.
+        Lane of the steps' rows.
     own
-        Where numbers that an overlay adds stand in a row; None where it adds none.
+        Numbers that an overlay adds to a row; None if it adds none.
     """
 
     def __init__(
@@ -75,22 +75,22 @@ class Steps:
         self.sink, self.progress, self.stack = spans.sink, spans.progress, spans.progress.stack
         self.spans, self.waits, self.device = spans, waits, device
         self.events, self.values, self.lane, self.own = events, values, lane, own
-        self.progress.on_again = self._tell_again
+        self.progress.on_again = self._report_repetition
 
     def number(self, raw: object) -> int:
-        """Return a step's number that is no plain one; None is one more than the last. Raises what `integer` raises."""
+        """Convert a step's number; None means the last number plus 1. Raises the errors of `integer`."""
         if raw is None:
             latest = self.progress.latest
             return 0 if latest == ABSENT else latest + 1
         whole = integer(raw)
         if whole < 0:
-            self.sink.misuse("step below 0", f"step {whole} is below 0: its row will be refused when it is ingested")
+            self.sink.misuse("step below 0", f"step {whole} is below 0: ingest will refuse its row")
         return whole
 
-    def _tell_again(self, number: int) -> None:
-        problem = f"step {number} came again in this process, after others"
-        hint = "number steps over all epochs, or leave the number out"
-        self.sink.misuse("step again", f"{problem}: rows of one step are there more than once; {hint}")
+    def _report_repetition(self, number: int) -> None:
+        problem = f"step {number} was repeated in this process, after other steps"
+        hint = "number steps over all epochs, or omit the number"
+        self.sink.misuse("step again", f"{problem}: a step then has several rows; {hint}")
 
 
 _pack_step: Final = STEPS.packer.pack_into
@@ -101,17 +101,19 @@ _MEMORY: Final = struct.Struct("<qq")
 
 _DATA: Final = PHASES.index("data")
 _NO_WAIT: Final = (ABSENT, 0)
-_put_step: Final[Any] = None if MODULE is None else MODULE.put_step  # writes both rows of a step, if that is all plain
+_put_step: Final[Any] = (
+    None if MODULE is None else MODULE.put_step
+)  # writes both rows of a step if all values are plain
 _NO_FLOATS: Final = (0.0,) * len(STEP_FLOATS)
-_DONE: Final = 1 << 30  # uses of a step whose block has ended
+_ENDED: Final = 1 << 30  # value of `_uses` after the block has ended
 
 
 class Step(Frame):
-    """One training step: a row of ``steps``, and a span that its phases hang on.
+    """One training step: a row of ``steps``, and a span that is the parent of its phases' spans.
 
-    The row is written at the end of the block. If the block raises, the step did not happen: its span and a
-    ``step_failed`` event are written, and what was logged in it goes to ``scalars``. What its thread waited for data
-    before it is part of it, see `ranklake.capture.steps.waits`.
+    The row is written at the end of the block. If the block raises, the step has no row: its span and an event
+    ``step_failed`` are written, and its values go to ``scalars``. The thread's wait for data before the step is part of
+    the step; see `ranklake.capture.steps.waits`.
     """
 
     __slots__ = ("_counts", "_floats", "_place", "_raw", "_scalars", "_stack", "_steps", "_uses", "_waited")
@@ -121,15 +123,15 @@ class Step(Frame):
         self._steps, self._stack = steps, steps.stack
         self._raw, self._scalars = raw, scalars
         self.number = ABSENT
-        if MODULE is None:  # C's begins so
+        if MODULE is None:  # the frame in C starts with this value
             self.spent = [ABSENT] * len(PHASES)
         self._counts = counts = {"tokens": ABSENT, "samples": ABSENT}
         self._floats: dict[str, float] = {}
         self._place: Place | None = None
         self._uses = 0
         self._waited = _NO_WAIT
-        # integers are taken as they are: what is called at every step costs more than it does
-        if type(tokens) is int and 0 <= tokens < _BEYOND:
+        # Plain integers need no conversion: a function call would cost more than this check.
+        if type(tokens) is int and 0 <= tokens < _INT64_END:
             counts["tokens"] = tokens
         elif tokens is not None:
             self._count("tokens", tokens)
@@ -144,10 +146,10 @@ class Step(Frame):
 
     def __enter__(self) -> Self:
         self._uses += 1
-        if self._uses > 1:  # counted when that block ends
+        if self._uses > 1:  # counted when the second block ends
             return self
         steps, raw = self._steps, self._raw
-        if type(raw) is int and 0 <= raw < _BEYOND:
+        if type(raw) is int and 0 <= raw < _INT64_END:
             self.number = raw
         else:
             try:
@@ -161,7 +163,7 @@ class Step(Frame):
         self.inner = self.start = 0
         self.span_id = steps.spans.next_id()
         stack.top = self
-        steps.progress.begin(self)  # behind that: a signal handler that has a step of its own puts this one back
+        steps.progress.begin(self)  # last: a signal handler with its own step restores the step on the stack
         if steps.device.queue.waiting:
             steps.device.deliver()
         if len(steps.waits):
@@ -178,10 +180,10 @@ class Step(Frame):
         if self._uses != 1:
             self._misused()
             return
-        self._uses = _DONE
+        self._uses = _ENDED
         parent = self.parent
         stack = self._stack
-        if stack.top is self or self._stack_has_me():  # and with it go phases within that were never ended
+        if stack.top is self or self._is_on_stack():  # also removes phases within that were not ended
             stack.top = parent
         self._steps.progress.end(None if parent is None else parent.step)
         try:
@@ -190,18 +192,18 @@ class Step(Frame):
             self._steps.sink.trouble("ending a step", trouble, "steps")
 
     def abandon(self) -> None:
-        """Leave the block as if it had not been: no row, no failure, and what was logged in it becomes metrics.
+        """End the block without a row and without a failure; its values become metrics.
 
-        For steps that are begun before it is known whether there is one, as frameworks' hooks do.
+        Hooks of frameworks use it, because they begin a step before they know whether there is another one.
         """
         if self._uses != 1:
             return
-        self._uses = _DONE
+        self._uses = _ENDED
         parent = self.parent
-        if self._stack_has_me():
+        if self._is_on_stack():
             self._stack.top = parent
         self._steps.progress.end(None if parent is None else parent.step)
-        self._spill()
+        self._log_as_metrics()
 
     def _claim_waits(self) -> None:
         try:
@@ -249,14 +251,14 @@ class Step(Frame):
                 self._fail(error)
             elif self.number == ABSENT:
                 steps.sink.refuse("steps", BAD_STEP, repr_of(self._raw))
-                self._spill()
+                self._log_as_metrics()
             else:
                 self._write(begun, duration)
         for callback in steps.progress.on_settled:
             callback(self, duration, error is not None)
 
     def _numbers(self) -> tuple[tuple[float, ...], int]:
-        """Return the row's floats, and which of them are there."""
+        """Return the row's floats, and the bits of those that are set."""
         floats = self._floats
         if not floats:
             return _NO_FLOATS, 0
@@ -278,8 +280,8 @@ class Step(Frame):
             self._place = self._steps.lane.put(pack, *fields, ABSENT, ABSENT, present, *own.fields(floats))
 
     def _fail(self, error: BaseException) -> None:
-        """Tell that the step did not happen. Whether that ends the run is not known yet: somebody may handle it."""
-        self._spill()
+        """Record that the step failed. The run may continue, because the caller may handle the exception."""
+        self._log_as_metrics()
         step = None if self.number == ABSENT else self.number
         if step is not None:
             note_step(error, step)
@@ -291,8 +293,8 @@ class Step(Frame):
             exception=type(error).__name__,
         )
 
-    def _spill(self) -> None:
-        """Record what was logged in a step that has no row as metrics."""
+    def _log_as_metrics(self) -> None:
+        """Record the values of a step without a row as metrics."""
         for name, value in self._floats.items():
             self._steps.values.add(METRIC_OF.get(name, name), value, self.number)
         for name, count in self._counts.items():
@@ -300,29 +302,29 @@ class Step(Frame):
                 self._steps.values.add(METRIC_OF[name], float(count), self.number)
 
     def put(self, name: str, value: float) -> None:
-        """Set one of the row's numbers; one that was set before is kept as a metric, so that nothing is lost."""
+        """Set a number in the row. A previous number is recorded as a metric, so that it is not lost."""
         if name in STEP_COUNTS:
             count = int(value)
             before, self._counts[name] = self._counts[name], count
             if before != ABSENT:
                 self._steps.values.add(METRIC_OF[name], float(before), self.number)
             return
-        floats, self._floats = self._floats, {}  # a signal handler that puts something meanwhile puts it there
+        floats, self._floats = self._floats, {}  # a signal handler may put numbers into the new dict meanwhile
         replaced = floats.get(name)
         floats[name] = value
         meanwhile, self._floats = self._floats, floats
         if meanwhile:
-            self._put_again(meanwhile)
+            self._put_all(meanwhile)
         if replaced is not None:
             self._steps.values.add(METRIC_OF.get(name, name), replaced, self.number)
 
-    def _put_again(self, meanwhile: dict[str, float]) -> None:
-        """Put what a signal handler has put while the row's numbers were elsewhere."""
-        for name, value in meanwhile.items():
+    def _put_all(self, floats: dict[str, float]) -> None:
+        """Set numbers that a signal handler put while the row's dict was replaced."""
+        for name, value in floats.items():
             self.put(name, value)
 
     def fill(self, scalars: dict[Any, Any]) -> bool:
-        """Set several of the row's floats that were not set before; False, and none is set, if that is not so plain."""
+        """Set floats of a row without floats so far, if all values are plain numbers. Return whether they were set."""
         if self._floats or not PLAIN.issuperset(map(type, scalars.values())):
             return False
         try:
@@ -331,13 +333,13 @@ class Step(Frame):
             return False
         meanwhile, self._floats = self._floats, floats
         if meanwhile:
-            self._put_again(meanwhile)
+            self._put_all(meanwhile)
         return True
 
     def put_late(self, name: str, value: float) -> None:
-        """Set a number that arrived from a device: in the row that was written, or as a metric once that is sealed.
+        """Set a number that arrived from a GPU in the written row.
 
-        A metric, too, if the row has another number there.
+        If the row is sealed, or has another number already, record it as a metric.
         """
         if name in STEP_COUNTS:
             try:
@@ -345,11 +347,11 @@ class Step(Frame):
             except BadValueError as error:
                 self._steps.sink.refuse("scalars", BAD_VALUE, f"{name}={error}")
                 return
-        if self._stack_has_me():
+        if self._is_on_stack():
             self.put(name, value)
             return
         if self._place is not None:
-            with contextlib.suppress(TypeError, ValueError):  # released: sealed just now
+            with contextlib.suppress(TypeError, ValueError):  # the view was released for sealing
                 own = self._steps.own
                 fill = own.fill if own is not None and name in own else _fill
                 if fill(*self._place, name, value):
@@ -357,9 +359,9 @@ class Step(Frame):
         self._steps.values.add(METRIC_OF.get(name, name), float(value), self.number)
 
     def spend_late(self, column: int, duration: int) -> None:
-        """Add device time, in ns, to a phase: in the row that was written, or as a metric once that is sealed."""
+        """Add GPU time in ns to a phase in the written row; as a metric if the row is sealed."""
         place = self._place
-        if place is None:  # still open, or it failed: then nobody asks
+        if place is None:  # the step is still open, or failed and has no row
             spent = self.spent
             spent[column] = duration + (0 if spent[column] == ABSENT else spent[column])
             self.spent = spent  # the hot path in C gives copies
@@ -369,19 +371,19 @@ class Step(Frame):
         try:
             before = _INTEGER.unpack_from(view, at)[0]
             _INTEGER.pack_into(view, at, duration + (0 if before == ABSENT else before))
-        except (TypeError, ValueError):  # released: sealed just now
+        except (TypeError, ValueError):  # the view was released for sealing
             self._steps.values.add(f"phase/{PHASES[column]}", duration / 1e9, self.number)
 
     def put_memory(self, allocated_bytes: int, reserved_bytes: int) -> None:
-        """Set what the device's memory held, in the row that was written; nothing where there is none, or no more."""
+        """Set the GPU memory in the written row; do nothing if there is no row, or it is sealed."""
         if self._place is not None:
             view, offset = self._place
-            with contextlib.suppress(TypeError, ValueError):  # released: sealed just now
+            with contextlib.suppress(TypeError, ValueError):  # the view was released for sealing
                 _MEMORY.pack_into(
                     view, offset + STEPS.offset("memory_allocated_bytes"), allocated_bytes, reserved_bytes
                 )
 
-    def _stack_has_me(self) -> bool:
+    def _is_on_stack(self) -> bool:
         frame = self._stack.top
         while frame is not None and frame is not self:
             frame = frame.parent
@@ -389,7 +391,7 @@ class Step(Frame):
 
 
 def _fill(view: memoryview, offset: int, name: str, value: float) -> bool:
-    """Set a number in a row that was written; False if there is one. Raises `ValueError` if the file was ended."""
+    """Set a number in a written row; False if it has one already. Raises `ValueError` if the file was retired."""
     at = offset + STEPS.offset(name)
     if name in STEP_COUNTS:
         if _INTEGER.unpack_from(view, at)[0] != ABSENT:

@@ -1,12 +1,12 @@
-"""Waits: how long training waits for data, as phase ``data`` of the step that uses the data.
+"""Waits: record how long training waits for data, as phase ``data`` of the step that uses the data.
 
     for n, batch in enumerate(run.loader(batches)):     waits      ├ data ┤
         with run.step(n): ...                           the block           ├ forward ┤├ backward ┤ …
                                                         its row    ├ wait ┤+├──────── block ────────┤
 
-A wait within a step is a phase like any other. One before it is kept until the thread's next step begins, and belongs
-to that step: its span and its row begin where the wait began, and the row's times are the wait's and the block's
-together. What lies between the two, such as an evaluation, is in the span's length, but is no time of the step's.
+A wait within a step is an ordinary phase. A wait before a step is kept until the thread's next step begins, and belongs
+to that step. Span and row of the step then start with the wait. The row's duration is the sum of wait and block. Time
+between wait and block, such as an evaluation, is part of the span, but not of the row's duration.
 """
 
 import threading
@@ -23,7 +23,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MOST_WAITS: Final = 256
-"""Of one loader that wait for their step. One that feeds no step, as in an evaluation that is cut short, fills it."""
+"""Most pending waits of one loader. A loader without steps, as in an evaluation, reaches it."""
 
 
 class Wait(NamedTuple):
@@ -32,9 +32,9 @@ class Wait(NamedTuple):
     Attributes
     ----------
     start_ns, duration_ns
-        On the monotonic clock.
+        Start on the monotonic clock, and duration.
     around
-        The frame that it lay in.
+        The enclosing frame.
     """
 
     start_ns: int
@@ -43,14 +43,16 @@ class Wait(NamedTuple):
 
 
 class Waits(threading.local):
-    """The waits of each thread that no step has claimed yet, by whose they are.
+    """The waits of each thread that no step has claimed yet, by source.
+
+    A source identifies one iteration over a loader.
 
     Attributes
     ----------
     feeding
-        Whose waits the thread's last step claimed: with two loaders under way, the next step is fed by the same.
+        Source whose waits the thread's last step claimed. With two active loaders, the next step uses the same source.
     busy
-        Whether a wait is being timed: one within it, such as a loader's in a loader, is no other.
+        Whether a wait is being timed. A nested wait, such as of a loader within a loader, is not recorded.
     """
 
     feeding: object = None
@@ -58,18 +60,18 @@ class Waits(threading.local):
 
     def __init__(self, spans: Spans, phases: Phases) -> None:
         self._spans, self._phases = spans, phases
-        self._of: dict[object, list[Wait]] = {}
+        self._by_source: dict[object, list[Wait]] = {}
 
     def __len__(self) -> int:
-        return len(self._of)
+        return len(self._by_source)
 
     def time(self, source: object, fetch: Callable[[], R]) -> R:
-        """Return what a call fetches, and record how long it took; what it raises goes on and ends the source.
+        """Return the result of a call, and record its duration as a wait. An exception of the call ends the source.
 
         Parameters
         ----------
         source
-            Whose wait it is.
+            Source of the wait.
         """
         if self.busy or not self._spans.sink.enabled:
             return fetch()
@@ -83,7 +85,7 @@ class Waits(threading.local):
             batch = fetch()
             self.add(source, Wait(start, now() - start, frame))
         except BaseException:
-            if source != self.feeding:  # else it was read ahead: what it gave is still to be trained on
+            if source != self.feeding:  # batches of the feeding source that were read ahead are still to be used
                 self.leave(source)
             raise
         finally:
@@ -91,37 +93,39 @@ class Waits(threading.local):
         return batch
 
     def add(self, source: object, wait: Wait) -> None:
-        """Keep a wait for the step that begins next."""
-        kept = self._of.pop(source, [])
-        self._of[source] = kept  # the last to wait comes last
-        kept.append(wait)
-        if len(kept) > MOST_WAITS:
-            self._write(kept.pop(0))
+        """Keep a wait for the next step."""
+        waits = self._by_source.pop(source, [])
+        self._by_source[source] = waits  # ordered by the last wait
+        waits.append(wait)
+        if len(waits) > MOST_WAITS:
+            self._write(waits.pop(0))
 
     def leave(self, source: object) -> None:
-        """Record what is kept for a source that has ended, as waits for no step."""
-        for wait in self._of.pop(source, ()):
+        """Record the waits of a source that has ended, without a step."""
+        for wait in self._by_source.pop(source, ()):
             self._write(wait)
         if source == self.feeding:
             self.feeding = None
 
     def leave_all(self) -> None:
-        """Record all waits that the calling thread has kept, as waits for no step."""
-        for source in list(self._of):
+        """Record all pending waits of the calling thread, without a step."""
+        for source in list(self._by_source):
             self.leave(source)
 
     def claim(self, step: OpenStep) -> tuple[int, int]:
-        """Give a step that begins what fed it; return when it began to wait, ABSENT if it did not, and for how long."""
-        fed = self.feeding if self.feeding in self._of else next(reversed(self._of))
-        self.feeding = fed
-        mine = self._of.pop(fed)
-        for source in list(self._of):
-            if source != fed:
-                for wait in self._of.pop(source):
-                    self._write(wait)
-        for wait in mine:
+        """Record the waits of the source that feeds a new step; return their start and total duration in ns.
+
+        Waits of other sources are recorded without a step. At least one wait must be pending.
+        """
+        feeding = self.feeding if self.feeding in self._by_source else next(reversed(self._by_source))
+        self.feeding = feeding
+        claimed = self._by_source.pop(feeding)
+        for source in list(self._by_source):
+            for wait in self._by_source.pop(source):
+                self._write(wait)
+        for wait in claimed:
             self._write(wait, step)
-        return mine[0].start_ns, sum(wait.duration_ns for wait in mine)
+        return claimed[0].start_ns, sum(wait.duration_ns for wait in claimed)
 
     def _write(self, wait: Wait, step: OpenStep | None = None) -> None:
         spans = self._spans
@@ -135,28 +139,28 @@ class Waits(threading.local):
         spans.put(wait.start_ns, wait.duration_ns, *fields)
 
     def after_fork(self) -> None:
-        """In a forked child: what was waited for is the parent's."""
-        self._of.clear()
+        """Drop pending waits in a forked child, because the parent records them."""
+        self._by_source.clear()
         self.feeding, self.busy = None, False
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as None: in another process a `Loader` is what it wraps."""
+        """Pickle as None: in another process a `Loader` only forwards to the wrapped object."""
         return _no_waits, ()
 
 
 def _no_waits() -> None:
-    """Return what waits are in another process."""
+    """Return the unpickled value of `Waits`."""
 
 
 class Loader(Generic[T]):
-    """An iterable, such as torch's DataLoader, whose waits are recorded. In all else it is what it wraps.
+    """Wraps an iterable, such as torch's DataLoader, and records its waits.
 
-    Its length, its attributes, settable ones too, and its methods (``sampler``, ``dataset``, ``set_epoch``) are those
-    of the wrapped; so are the worker processes, which know nothing of it. Wrap last: what is given to libraries that
-    look for a DataLoader is the DataLoader.
+    Length, attributes (also for setting) and methods (``sampler``, ``dataset``, ``set_epoch``) are those of the wrapped
+    object. Its worker processes are not affected. Wrap it last: pass the DataLoader itself to libraries that check for
+    this type.
     """
 
     __slots__ = ("__weakref__", "_ranklake_waits", "_ranklake_wrapped")
@@ -175,7 +179,7 @@ class Loader(Generic[T]):
     def __bool__(self) -> bool:
         return bool(self._ranklake_wrapped)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the wrapped has
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute
         return getattr(self._ranklake_wrapped, name)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -186,7 +190,7 @@ class Loader(Generic[T]):
 
 
 class Batches(Generic[T]):
-    """One passage through a `Loader`: its iterator. Beginning it counts as a wait, too: that starts the workers."""
+    """The iterator of a `Loader`. Its creation counts as a wait, too, because it starts the workers."""
 
     __slots__ = ("_batches", "_source", "_waits")
 
@@ -200,7 +204,7 @@ class Batches(Generic[T]):
     def __next__(self) -> T:
         return self._waits.time(self._source, self._batches.__next__)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the wrapped's has
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute
         if name in self.__slots__:  # not set yet
             raise AttributeError(name)
         return getattr(self._batches, name)

@@ -89,7 +89,9 @@ _MOST_BUCKETS: Final = 256
 class Buckets:
     """Buckets of a feature: ranges of a number, or known words.
 
-    Attributes ---------- edges
+    Attributes
+    ----------
+    edges
         Ascending edges of ranges; None for words.
     names
         Names of the buckets: one more than edges, or the words.

@@ -131,7 +131,9 @@ _COLLECTIVE: Final = PHASES.index("collective")
 class Decision:
     """What to do in this step.
 
-    Attributes ---------- action
+    Attributes
+    ----------
+    action
         The highest action of all findings; with ``agree=True``, of all ranks.
     findings
         Findings of this rank.
@@ -184,7 +186,9 @@ class Guard:
     def protect(self, *objects: Stateful, every: int = 100, keep: int = 2) -> None:
         """Keep copies of the objects' states in main memory, for ``roll_back``.
 
-        Parameters ---------- objects
+        Parameters
+        ----------
+        objects
             Model, optimizer, scheduler, scaler …: objects with ``state_dict`` and ``load_state_dict``.
         every
             Steps between two copies. `check` makes the copy, and training waits for it.
@@ -201,7 +205,9 @@ class Guard:
     ) -> Decision:
         """Check a step's values before its gradients are applied, and return what to do.
 
-        Parameters ---------- step
+        Parameters
+        ----------
+        step
             Number of the step.
         loss, grad_norm
             Numbers or tensors; a tensor on a GPU is waited for, as in ``loss.item()``.
@@ -390,7 +396,9 @@ def guard(
 ) -> Guard:
     """Return a guard over a rank's training.
 
-    Parameters ---------- run
+    Parameters
+    ----------
+    run
         The rank's run.
     call
         Called with each `Finding`; for a stall, in the guard's thread.
@@ -408,7 +416,9 @@ def guard(
         actions: ``non_finite`` (skip); ``divergence``, ``loss_spike``, ``gradient_spike``, ``zero_gradients``,
         ``slow_rank``, ``heat``, ``stall`` (warn).
 
-    Returns ------- A guard. Nothing is raised. If a value cannot be watched, the logger "ranklake" logs a warning.
+    Returns
+    -------
+    A guard. Nothing is raised. If a value cannot be watched, the logger "ranklake" logs a warning.
     """
     sink = run.rows.sink
     actions_by_kind = dict(RULES)

@@ -21,7 +21,9 @@ _HOT_CHECKS: Final = 3
 class DeviceHeat:
     """Compares the temperature of one GPU with the temperature at which it slows down.
 
-    Parameters ---------- device_uuid
+    Parameters
+    ----------
+    device_uuid
         UUID of the GPU in NVML.
 
     Raises `LookupError` if NVML has no such device, and NVML's errors.
@@ -50,7 +52,9 @@ class DeviceHeat:
 class GuardWatch:
     """Checks for stalls and heat every few seconds until it is closed.
 
-    Parameters ---------- report
+    Parameters
+    ----------
+    report
         Called with a stall, in this thread, because training does not proceed.
     stall_s
         Seconds without a new step or phase that count as a stall.

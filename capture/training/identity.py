@@ -39,7 +39,9 @@ _MOST_NAME_CHARACTERS: Final = 128 - len("-claim-00000000")
 def number_attempt(launch: Launch, claims: Claims, gaps: Gaps, *, is_begun: bool = False) -> Launch:
     """Return a launch with its attempt number, which counts the uses of the run's name on this node.
 
-    Parameters ---------- is_begun
+    Parameters
+    ----------
+    is_begun
         Whether this process still records that rank of the run.
     """
     if not launch.key:
@@ -79,7 +81,9 @@ class HasIdentity(Protocol):
 class Identity:
     """Determines run, attempt and rank of this process, and records them.
 
-    Parameters ---------- find
+    Parameters
+    ----------
+    find
         Returns the launch of this process, given the process group of torch.distributed (None without one).
     make_run_record
         Returns the writer of the row of ``runs``, for rank 0.
@@ -286,7 +290,9 @@ def announce_start(recorder: Recorder) -> None:
 def announce_end(recorder: Recorder, stream: Stream | None, gaps: Gaps, media: int = 0) -> None:
     """Print how many rows rank 0 recorded, how many are unsent, lost or late, and the next command.
 
-    Parameters ---------- stream
+    Parameters
+    ----------
+    stream
         The process's stream, fully sealed.
     media
         Number of images, tables and texts among the rows.

@@ -6,7 +6,9 @@
     def predict(batch): ...
 
     with watched.request(features=row) as call:                  # records further facts, too
-        call.dequeued() answer = model(row) call.say(confidence=0.93, prediction="cat", output_tokens=12)
+        call.dequeued()
+        answer = model(row)
+        call.say(confidence=0.93, prediction="cat", output_tokens=12)
 
 Features are recorded only as a keyed hash, which is equal for equal features, and as the bucket of each monitored
 feature. The key is the setting ``fingerprint_key``. Without it the key is random, and hashes are comparable only within
@@ -45,7 +47,9 @@ _COUNTS: Final = ("input_tokens", "output_tokens", "batch_size")
 class Inference:
     """One served model. `ranklake.capture.inference` creates it and documents the parameters.
 
-    Notes ----- Threads and coroutines may share this object: each request has its own `Request`.
+    Notes
+    -----
+    Threads and coroutines may share this object: each request has its own `Request`.
     """
 
     def __init__(
@@ -145,7 +149,9 @@ class Request:
     def say(self, **facts: object) -> None:
         """Record facts about the answer.
 
-        Parameters ---------- facts
+        Parameters
+        ----------
+        facts
             ``confidence`` (0 to 1), ``prediction`` (recorded as its bucket or class), ``input_tokens``,
             ``output_tokens``, ``batch_size``. Where no exception reports them: ``status`` (``ok``, ``error``,
             ``timeout``, ``rejected``) and ``error_type``.
@@ -261,7 +267,9 @@ def inference(
 ) -> Inference:
     """Record the requests of a served model. Nothing is raised, and inputs and outputs are not recorded.
 
-    Parameters ---------- model, version, endpoint
+    Parameters
+    ----------
+    model, version, endpoint
         Name and version of the model, and the address at which it is served.
     sha256
         SHA-256 of the artifact that is served; it joins with the table ``artifacts``.

@@ -44,7 +44,9 @@ class Finding:
 class Baseline:
     """Median and spread of the most recent values.
 
-    Parameters ---------- size
+    Parameters
+    ----------
+    size
         Number of values to keep.
     """
 
@@ -80,7 +82,9 @@ class Baseline:
 class Limits:
     """When a value is an outlier, and when outliers are reported.
 
-    Attributes ---------- deviations, ratio
+    Attributes
+    ----------
+    deviations, ratio
         A value is an outlier if it exceeds the median by more than `deviations` standard deviations, and also by more
         than `ratio` times the absolute median.
     window, warmup
@@ -102,7 +106,9 @@ class Limits:
 class LevelDetector:
     """Finds values far above the recent ones: single spikes, and lasting new levels.
 
-    Parameters ---------- name
+    Parameters
+    ----------
+    name
         Name of the value in messages.
     spike
         Kind of finding for a spike.
@@ -163,7 +169,9 @@ class LevelDetector:
 class NonFiniteDetector:
     """Finds NaN and infinities.
 
-    Parameters ---------- name
+    Parameters
+    ----------
+    name
         Name of the value in messages.
     """
 
@@ -180,7 +188,9 @@ class NonFiniteDetector:
 class ZeroDetector:
     """Finds gradients that are exactly zero for many steps, so that the model no longer learns.
 
-    Parameters ---------- patience
+    Parameters
+    ----------
+    patience
         Consecutive zeros that count as a fault.
     """
 
@@ -206,7 +216,9 @@ class ZeroDetector:
 class SlowRankDetector:
     """Finds that this rank's own work takes longer than that of the median rank.
 
-    Parameters ---------- ratio
+    Parameters
+    ----------
+    ratio
         Excess over the median rank's time, as a ratio, that counts as slow (median over the window).
     window
         Number of steps to compare.

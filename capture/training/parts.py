@@ -49,7 +49,9 @@ Folder = str | PathLike[str] | None
 class Watchers:
     """The watchers of one run, each created on first use.
 
-    Parameters ---------- keep
+    Parameters
+    ----------
+    keep
         Records a trace or dump as an artifact: `ranklake.capture.assets.artifacts.Artifacts.record_file`.
     root
         Local spool.
@@ -101,7 +103,9 @@ class Watchers:
     def stop(self, failure: str | None) -> None:
         """Remove all hooks and record pending results.
 
-        Parameters ---------- failure
+        Parameters
+        ----------
+        failure
             Failure that ended the run; None after a normal end.
         """
         if self._collectives is not None:
@@ -150,7 +154,9 @@ def delegate(name: str, part: str, method: Callable[Concatenate[T, P], V]) -> Ca
 class RowParts:
     """Parts of every run: those that write rows of variable size.
 
-    Parameters ---------- recorder
+    Parameters
+    ----------
+    recorder
         None for a run that records nothing.
     idle
         Counts the rows that a run without a recorder is given; None if the user disabled recording.

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 class Recording:
     """Recorder, threads and identity of one run that records.
 
-    Attributes ---------- threads
+    Attributes
+    ----------
+    threads
         Threads that seal and upload; None if another process does so, as for a forked child.
     identity
         Determines which rank of which run this process is.
@@ -172,7 +174,9 @@ class Recording:
 class RunInfo:
     """Public properties of a run, its tags and notes. `ranklake.capture.training.run.Run` adds recording.
 
-    Attributes ---------- launch
+    Attributes
+    ----------
+    launch
         Run, attempt and rank of this process, as far as they are known.
     rows
         The parts that every run has.

@@ -56,7 +56,9 @@ class Run(RunInfo):
     idle
         Counts the rows that a run without a recorder is given; None if the user disabled recording.
 
-    Attributes ---------- rows, slots, recording
+    Attributes
+    ----------
+    rows, slots, recording
         The run's parts; `slots` and `recording` are None for a run that records nothing.
     """
 
@@ -72,7 +74,7 @@ class Run(RunInfo):
             self.slots = SlotParts(self, recorder, self.rows)
             self.recording = Recording(self, recorder, self.rows, self.slots)
             # Short cuts for the calls of every step.
-            self._steps, self._phases = self.slots.steps, self.slots.phases.made
+            self._steps, self._phases = self.slots.steps, self.slots.phases.handles
             object.__setattr__(self, "log", self.slots.values.fast)
 
     # ── steps and phases ──
@@ -82,7 +84,9 @@ class Run(RunInfo):
     ) -> Step | NullContext:
         """Return a context for one training step. Its row is written when the block ends, and survives a crash then.
 
-        Parameters ---------- n
+        Parameters
+        ----------
+        n
             Step number as the trainer counts it; by default the previous number plus one.
         tokens, samples
             Tokens and samples that this rank trains on in the step; `log` within the step takes them, too.
@@ -115,7 +119,9 @@ class Run(RunInfo):
         ``evaluation`` also add to the step's column of that name. To be fast, create the context once and enter it
         repeatedly; several threads may share it.
 
-        Parameters ---------- size_bytes
+        Parameters
+        ----------
+        size_bytes
             Bytes that the phase moves or writes.
         microbatch
             Number of the micro-batch within the step.
@@ -143,7 +149,9 @@ class Run(RunInfo):
         batches
             Any iterable. The returned object has its length, attributes and methods.
 
-        Notes ----- A wait is recorded when the next step begins; see `ranklake.capture.steps.waits`.
+        Notes
+        -----
+        A wait is recorded when the next step begins; see `ranklake.capture.steps.waits`.
         """
         return Loader(batches, self.slots.waits) if self.slots is not None and self.enabled else batches
 
@@ -152,7 +160,9 @@ class Run(RunInfo):
 
         Call it before `phase`: existing handles keep the previous coordinates.
 
-        Parameters ---------- mesh
+        Parameters
+        ----------
+        mesh
             A torch DeviceMesh with named axes.
         axes
             ``dp``, ``pp``, ``tp``, ``ep`` or ``cp``: the rank's index on that axis. They override `mesh`.
@@ -171,7 +181,9 @@ class Run(RunInfo):
         Within a step, ``loss``, ``lr``, ``grad_norm``, ``tokens`` and ``samples`` go to the step's row. All other names
         become metrics.
 
-        Parameters ---------- mapping
+        Parameters
+        ----------
+        mapping
             Names to values, for names that are no Python identifiers, such as ``"eval/loss"``.
         step
             Number of the step that the values belong to; by default the running step, or the last one between steps.
@@ -207,7 +219,9 @@ class Run(RunInfo):
     def counter(self, name: object, *_: object, unit: str | None = None) -> "Counter | NullHandle":
         """Return a handle for a sum that only grows: ``read.add(len(block))`` records the sum so far.
 
-        Parameters ---------- unit
+        Parameters
+        ----------
+        unit
             Unit of the sum, such as ``By`` for bytes; by default the registry's unit.
         """
         if self.slots is None:
@@ -221,7 +235,9 @@ class Run(RunInfo):
 
         Use it for values that are too frequent to keep each one. Each thread that uses the handle has separate rows.
 
-        Parameters ---------- every_s
+        Parameters
+        ----------
+        every_s
             Length of an interval in seconds. Sealing ends an interval early; a row has all values added until then.
         kind, unit
             As for `scalar`.
@@ -257,7 +273,9 @@ class Run(RunInfo):
 
             run.record("rollouts", reward=0.5, tokens=812, annotator=who)
 
-        Parameters ---------- table
+        Parameters
+        ----------
+        table
             Name of the table.
         mapping
             Columns and values, for columns named like a parameter of this method.
@@ -276,7 +294,9 @@ class Run(RunInfo):
     ) -> LogHandler:
         """Return a `logging` handler that records lines: ``logging.getLogger().addHandler(run.log_handler())``.
 
-        Parameters ---------- level
+        Parameters
+        ----------
+        level
             Lowest level to record. Of lines below INFO, a share is kept (the setting ``log_verbose``).
         levels
             Levels for some loggers and their children, such as ``{"urllib3": "ERROR"}``.
@@ -304,13 +324,17 @@ class Run(RunInfo):
     def collectives(self, *models: object) -> Collectives | None:
         """Start timing collectives of torch.distributed and of models' gradients, without waiting for them.
 
-        Parameters ---------- models
+        Parameters
+        ----------
+        models
             Each DistributedDataParallel in them gets a hook that times its all-reduce; see
             `ranklake.capture.steps.gradients.watch_gradients`. Fully sharded models (FSDP, ``fully_shard``) call
             functions of torch.distributed, which are always timed.
 
-        Returns ------- The watcher of collectives; its ``stop`` ends the timing, and so does `close`. None in a run
-        that records nothing.
+        Returns
+        -------
+        The watcher of collectives; its ``stop`` ends the timing, and so does `close`. None in a run that records
+        nothing.
         """
         return self.slots.watchers.collectives(models) if self.slots is not None and self.enabled else None
 
@@ -322,7 +346,9 @@ class Run(RunInfo):
         Traces are kept as artifacts. Spans of the step summarize them: compute, communication, overlap, idle. The
         profiler starts before the step and stops after it; stopping waits for the GPU.
 
-        Parameters ---------- every
+        Parameters
+        ----------
+        every
             Steps per profiled step, on average. A hash of the run's name and the step's number selects steps.
         folder
             Folder on a local disk for traces; by default ``profiles`` in the local spool.
@@ -337,12 +363,16 @@ class Run(RunInfo):
     ) -> FlightRecorder | None:
         """Save a dump of torch's Flight Recorder, which lists each rank's collectives, when training hangs or fails.
 
-        Parameters ---------- timeout_s
+        Parameters
+        ----------
+        timeout_s
             Training counts as hung if no step or phase has begun for this time.
         folder
             Folder on a local disk for dumps; by default ``dumps`` in the local spool.
 
-        Returns ------- The recorder of dumps; its ``dump`` saves one immediately. None in a run that records nothing.
+        Returns
+        -------
+        The recorder of dumps; its ``dump`` saves one immediately. None in a run that records nothing.
         """
         if self.slots is None or not self.enabled:
             return None

@@ -21,7 +21,9 @@ class Stateful(Protocol):
 class Snapshot:
     """States of all objects before a step.
 
-    Attributes ---------- step
+    Attributes
+    ----------
+    step
         Number of the step.
     states
         One state per object.
@@ -34,7 +36,9 @@ class Snapshot:
 class Snapshots:
     """The latest snapshots of some objects.
 
-    Parameters ---------- every
+    Parameters
+    ----------
+    every
         Steps between two snapshots.
     keep
         Most snapshots to keep; each takes as much main memory as the objects' states.

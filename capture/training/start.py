@@ -101,9 +101,10 @@ def start(  # noqa: PLR0913 - users set everything in this one call
         Fields of `ranklake.capture.common.settings.CaptureSettings` by name, such as ``seal_every_s=30``. They override
         the environment and ``[capture]`` in ``ranklake.toml``.
 
-    Returns ------- A run. If this process still records a run of the same name, the new run is the next attempt, and a
-    warning is logged. Nothing is raised: if recording cannot start, the run records nothing, and a warning gives the
-    reason.
+    Returns
+    -------
+    A run. If this process still records a run of the same name, the new run is the next attempt, and a warning is
+    logged. Nothing is raised: if recording cannot start, the run records nothing, and a warning gives the reason.
     """
     entered_ns = now()
     job = script_name() if job is None else job

@@ -228,7 +228,7 @@ def test_steps_that_begin_anew_are_judged_as_others():
     [
         ({"divergence": ["skip"]}, "no rule divergence=['skip']"),
         ({"stall_s": 0}, "stall_s=0 must be a number of seconds above 0"),
-        ({"stall_s": math.nan}, "stall_s=nan is no time"),
+        ({"stall_s": math.nan}, "stall_s=nan must be a number of seconds above 0"),
     ],
 )
 def test_settings_that_are_none_raise_nothing_into_training(tmp_path, caplog, rules, message):

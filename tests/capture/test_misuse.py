@@ -77,7 +77,7 @@ def test_steps_that_begin_anew_in_each_epoch_are_told_once(place, caplog):
                 with run.step(number):
                     pass
     (line,) = told(caplog)
-    assert "step 0 came again in this process" in line
+    assert "step 0 was repeated in this process" in line
     assert "over all epochs" in line
     caplog.clear()
     with place.start(attempt=1) as run:

@@ -148,7 +148,7 @@ def test_a_renamed_column_is_named_to_whoever_logs_its_former_name(place, tmp_pa
         run.record("every", number=1, small=2)
     run.close()
     assert "column 'kl0' of steps is called 'kl' now: log it by that name" in warnings_told.text
-    assert "table 'every' has no column 'number'; it is called 'small' now" in warnings_told.text
+    assert "table 'every' has no column 'number'; its name is 'small' now" in warnings_told.text
     assert rows(place, "steps")[0]["kl"] == 0.5
     assert {row["metric"]: row["value"] for row in rows(place, "scalars")}["kl0"] == 1.0
 

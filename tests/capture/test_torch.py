@@ -7,7 +7,7 @@ import pytest
 from recorded import rows
 
 from ranklake.capture.common.gaps import BAD_VALUE, DEVICE_VALUE
-from ranklake.capture.steps.device_values import MOST_WAITING, DeviceQueue
+from ranklake.capture.steps.device_values import MOST_PENDING, DeviceQueue
 
 torch = pytest.importorskip("torch")
 
@@ -139,10 +139,10 @@ def test_a_value_that_never_arrives_is_counted_at_the_close(place, monkeypatch):
 def test_too_many_values_under_way_are_refused():
     """The queue is bounded."""
     deferred = DeviceQueue()
-    for _ in range(MOST_WAITING):
+    for _ in range(MOST_PENDING):
         deferred.add(Arrival(threading.Event()), None, print)
     assert not deferred.send(torch.ones(1, device="meta"), print)
-    assert deferred.give_up() == {"scalars": MOST_WAITING}
+    assert deferred.give_up() == {"scalars": MOST_PENDING}
     deferred.drain()
 
 
