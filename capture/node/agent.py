@@ -290,7 +290,7 @@ def _taken_over(folder: Path, keys: SealingKeys) -> "Iterator[AbandonedStream | 
     if not orphaned:
         yield None
         return
-    from ranklake.capture.recording.recovery import taken_over  # numpy and pyarrow: most looks seal nothing
+    from ranklake.capture.recording.recovery import adopted  # numpy and pyarrow: most looks seal nothing
 
-    with taken_over(folder, keys) as orphan:
+    with adopted(folder, keys) as orphan:
         yield orphan

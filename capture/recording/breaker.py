@@ -1,6 +1,6 @@
-"""Breaker: retries of uploads, a circuit breaker that says when to try the store again after it failed.
+"""Breaker: a circuit breaker that decides when to try the store again after a failure.
 
-Pure except for its clock and random numbers, which callers may set.
+It has no effects; callers may set its clock and random numbers.
 """
 
 import random
@@ -17,18 +17,18 @@ LONGEST_WAIT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class BreakerState:
-    """How a breaker stands, for another process to go on from.
+    """The state of a breaker, from which another process can continue.
 
     Attributes
     ----------
     failures
-        In a row.
+        Consecutive failures.
     is_open
-        Whether one probe at most may be sent.
+        Whether only a single probe may be sent.
     wait_s
-        How long the store is left alone from now on.
+        Seconds until the next attempt is allowed.
     away_s
-        Since when it failed each time, in seconds before now; 0 if the last try succeeded.
+        Seconds since the first of the consecutive failures; 0 if the last attempt succeeded.
     """
 
     failures: int = 0
@@ -37,18 +37,18 @@ class BreakerState:
     away_s: float = 0.0
 
     def later(self, passed_s: float) -> Self:
-        """Return the state after some time without a request."""
+        """Return the state after `passed_s` seconds without a request."""
         away_s = self.away_s + passed_s if self.failures else 0.0
         return replace(self, wait_s=max(0.0, self.wait_s - passed_s), away_s=away_s)
 
 
 class Breaker:
-    """Full-jitter backoff, and a circuit breaker on top.
+    """Backoff with full jitter, and a circuit breaker.
 
-    After the n-th failure in a row the store is left alone for a random time of 0 to min(60, 2^(n-1)) seconds, so
-    that ten thousand ranks do not come back at once. After five, or one answer that asks for less traffic, the
-    breaker is open: it waits at least half of that, and then lets one single probe through; its success closes the
-    breaker, its failure starts another wait.
+    After the n-th consecutive failure, the next attempt is allowed after a random time of 0 to min(60, 2^(n-1))
+    seconds, so that ten thousand ranks do not return at the same moment. After five failures, or one answer that asks
+    for less traffic, the breaker opens: the wait is at least half of this time, and then a single probe is allowed. Its
+    success closes the breaker; its failure starts another wait.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Breaker:
 
     @classmethod
     def from_state(cls, state: BreakerState) -> Self:
-        """Return a breaker that stands like another one did."""
+        """Return a breaker with a stored state."""
         breaker = cls()
         breaker._failures, breaker._open = state.failures, state.is_open
         breaker._not_before = breaker._clock() + state.wait_s
@@ -77,7 +77,7 @@ class Breaker:
         return breaker
 
     def snapshot(self) -> BreakerState:
-        """Return how it stands now; a probe under way is not known of."""
+        """Return the current state, without a running probe."""
         with self._lock:
             now = self._clock()
             away_s = now - self._away_since if self._failures else 0.0
@@ -85,14 +85,14 @@ class Breaker:
 
     @property
     def state(self) -> str:
-        """``closed``, ``open``, or ``half-open`` while a probe is under way."""
+        """``closed``, ``open``, or ``half-open`` during a probe."""
         with self._lock:
             if not self._open:
                 return "closed"
             return "half-open" if self._probing else "open"
 
     def wait_s(self) -> float:
-        """Return 0 if the caller may try now, and must then report how it went, else how long to wait before asking."""
+        """Return 0 if the caller may try now, and must then report the result; else the seconds until the next call."""
         with self._lock:
             left = self._not_before - self._clock()
             if left > 0:
@@ -104,7 +104,7 @@ class Breaker:
             return 0.0
 
     def left_s(self) -> float:
-        """Return how long the store is left alone from now on; asking takes no probe."""
+        """Return the seconds until the next attempt is allowed, without starting a probe."""
         with self._lock:
             return max(0.0, self._not_before - self._clock())
 
@@ -114,7 +114,7 @@ class Breaker:
             self._failures, self._open, self._probing, self._not_before = 0, False, False, 0.0
 
     def failed(self, *, throttled: bool = False) -> None:
-        """Report a failure; `throttled` if the store said that it is asked too much (429, 503)."""
+        """Report a failure; `throttled` if the store reported too many requests (429, 503)."""
         with self._lock:
             self._away_since = self._away_since if self._failures else self._clock()
             self._failures += 1

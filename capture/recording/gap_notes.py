@@ -1,4 +1,4 @@
-"""Gap notes: counted gaps are written down in the stream, and reported by events."""
+"""Gap notes: write counted gaps to the stream, and report them as events."""
 
 import threading
 import time
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 class GapNotes:
-    """Writes gaps down, so that they are in a footer, and reports new ones.
+    """Writes gaps to the stream, from where they get into footers, and reports new gaps.
 
     Parameters
     ----------
     gaps
-        Where they are counted.
+        The counts.
     stream
-        Returns the stream to write them down in; raises `RefusedError` where there is none.
+        Returns the stream to write to; raises `RefusedError` if there is none.
     record
-        Records an event, given its monotonic time and its columns.
+        Records an event; its arguments are the monotonic time and the columns.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class GapNotes:
         self._gaps, self._stream, self._record = gaps, stream, record
         self._unreported: Counter[tuple[str, str]] = Counter()
         self._mutex = threading.RLock()
-        self._again_ns = 0
+        self._retry_ns = 0
 
     def flush(self) -> None:
-        """Write counted gaps down; what cannot be written stays counted in memory."""
+        """Write counted gaps to the stream. If that fails, the counts stay in memory."""
         counts = self._gaps.drain()
         if not counts:
             return
@@ -53,26 +53,26 @@ class GapNotes:
             self._stream().note_gaps(counts)
         except (OSError, RefusedError):
             self._gaps.restore(counts)
-            self._again_ns = time.monotonic_ns() + RETRY_NS
+            self._retry_ns = time.monotonic_ns() + RETRY_NS
         else:
             with self._mutex:
                 self._unreported.update(counts)
 
-    def count_left_out(self, table: str, counts: dict[str, int]) -> None:
-        """Count rows that sealing left out and wrote down already."""
+    def count_sealing_losses(self, table: str, counts: dict[str, int]) -> None:
+        """Count rows that sealing left out and has counted in a footer, by reason."""
         for reason, rows in counts.items():
             self._gaps.count(table, reason, rows, is_written_down=True)
         with self._mutex:
             self._unreported.update({(table, reason): rows for reason, rows in counts.items()})
 
-    def count_given_up(self, table: str, rows: int) -> None:
-        """Count rows of sealed segments that were given up, which the stream has written down."""
+    def count_evicted(self, table: str, rows: int) -> None:
+        """Count rows of evicted segments, which the stream has recorded already."""
         self._gaps.count(table, DROPPED_OLDEST, rows, is_written_down=True)
         with self._mutex:
             self._unreported[table, DROPPED_OLDEST] += rows
 
     def record_events(self) -> None:
-        """Make new gaps visible as events, one for each table and reason; what was sampled out is none."""
+        """Record new gaps as events, one per table and reason, except rows that were sampled out."""
         with self._mutex:
             new, self._unreported = self._unreported, Counter()
         for (table, reason), rows in sorted(new.items()):
@@ -86,8 +86,8 @@ class GapNotes:
             }
             self._record(time.monotonic_ns(), row)
 
-    def note_again(self, stream: "Stream") -> None:
-        """Have the next stream report gaps that were written down in this one, and that no uploaded footer has."""
+    def restore_unsent(self, stream: "Stream") -> None:
+        """Move the gaps of a deleted stream that no uploaded footer counts to the next stream."""
         try:
             meta = sum_up(stream.frames())
         except OSError as error:
@@ -97,15 +97,15 @@ class GapNotes:
         waiting = [file for name in list(stream.waiting) if (file := SealedFile.of(stream.folder / name))]
         for file in waiting:
             for reason, rows in meta.sealed.get((file.table, file.segment), {}).items():
-                # What was found in sealing has no frame of its own, and must not get one.
+                # Reasons of sealing are never written to frames, so count these rows under another reason.
                 counts[file.table, SPOOL_VANISHED if reason in FOUND_WHEN_SEALING else reason] += rows
         self._gaps.restore(counts)
 
     def after_fork(self) -> None:
-        """In a forked child: what was not reported is the parent's; gaps are written down as they are counted."""
+        """In a forked child, drop gaps that the parent reports, and write each new gap immediately."""
         self._unreported, self._mutex = Counter(), threading.RLock()
         self._gaps.on_count = self._flush_unless_refused
 
     def _flush_unless_refused(self) -> None:
-        if time.monotonic_ns() >= self._again_ns:
+        if time.monotonic_ns() >= self._retry_ns:
             self.flush()

@@ -1,4 +1,4 @@
-"""Lanes: all that one process records into, made as its settings say: a lane of slots or of frames for each table."""
+"""Lanes: create the lanes of one process by its settings: lanes of slots, and a lane of frames for each other table."""
 
 import itertools
 import os
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 
 class SlotFiles:
-    """Makes slot files. All methods raise `RefusedError` where none is available.
+    """Creates slot files. All methods raise `RefusedError` if no file is available.
 
     Parameters
     ----------
     path_of, folder
-        Give the path of a lane's next file, and the stream's folder; they raise `RefusedError`, too.
+        Return the path of a lane's next file, and the stream's folder; both raise `RefusedError`.
     by_record
         Whether files are written record by record instead of mapped; see `ranklake.capture.lanes.written`.
     sizes
-        In bytes by lane, where they are not to be the layout's.
+        Sizes in bytes by lane, where they differ from the layout's.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class SlotFiles:
         self._spares = itertools.count()
 
     def new(self, layout: Layout) -> SlotFile:
-        """Make a file to be written now."""
+        """Create a file to write now."""
         self._require_room(layout)
-        return self._made_at(self._path_for(layout), layout)
+        return self._create(self._path_for(layout), layout)
 
     def spare(self, layout: Layout) -> SlotFile:
-        """Make a file to be written next, under a name that says that it is empty."""
+        """Create a spare file, under a name that marks it as empty."""
         self._require_room(layout)
-        return self._made_at(self._folder() / f"{layout.lane}-{os.getpid()}-{next(self._spares)}{SPARE}", layout)
+        return self._create(self._folder() / f"{layout.lane}-{os.getpid()}-{next(self._spares)}{SPARE}", layout)
 
     def adopt(self, spare: SlotFile) -> None:
-        """Give a spare file the name of one that is written."""
+        """Rename a spare file to the lane's next file."""
         try:
             spare.rename(self._path_for(spare.layout))
         except OSError as error:
@@ -82,54 +82,54 @@ class SlotFiles:
     def _size(self, layout: Layout) -> int:
         return self._sizes.get(layout.lane) or self._budget.file_bytes(layout)
 
-    def _made_at(self, path: Path, layout: Layout) -> SlotFile:
+    def _create(self, path: Path, layout: Layout) -> SlotFile:
         try:
             file = (RecordFile if self._by_record else SlotFile)(path, layout, self._size(layout))
         except OSError as error:
             raise refusal(error) from error
-        self._budget.made(self._size(layout))
+        self._budget.add_file(self._size(layout))
         return file
 
 
-_EVERY_NS: Final = 10 * 10**9
+_INTERVAL_NS: Final = 10 * 10**9
 
 
 class Folding:
-    """Takes what the lanes ``scalars`` and ``rows`` have no room for.
+    """Aggregates the values of ``scalars`` and ``rows`` that exceed the disk budget.
 
-    Each value that is folded is counted as a gap, "aggregated", since no row of its own is recorded; the row that it
-    is folded into is a recorded row like any other. A value that finds no room here either is counted by the lane
-    ``intervals``.
+    Each aggregated value is counted as a gap with the reason "aggregated", because it has no row. The aggregate's row
+    is recorded as usual. If there is no space for it, either, the lane ``intervals`` counts the value.
     """
 
     def __init__(self, intervals: "Callable[[], AnyLane]", series: "Series", gaps: "Gaps") -> None:
         self._intervals = intervals
-        self._twin: DoubleBuffer | None = None
+        self._buffer: DoubleBuffer | None = None
         self._series, self._gaps = series, gaps
-        self._folds: dict[int, Aggregate] = {}
+        self._aggregates: dict[int, Aggregate] = {}
 
-    def scalar(self, moment: float, step: float, value: float, series: float) -> None:
-        """Fold the fields of a slot of ``scalars``."""
-        del moment
+    def scalar(self, time_ns: float, step: float, value: float, series: float) -> None:
+        """Aggregate the value of a slot of ``scalars``."""
+        del time_ns
         self._fold(int(series), int(step), value)
 
-    def row(self, moment: float, step: float, *values: float) -> None:
-        """Fold the fields of a slot of ``rows``, the last of which is the schema."""
-        del moment
+    def row(self, time_ns: float, step: float, *values: float) -> None:
+        """Aggregate the values of a slot of ``rows``, whose last field is the schema."""
+        del time_ns
         for series, value in zip(self._series.metrics_of(int(values[-1])), values[:-1], strict=True):
             self._fold(series, int(step), value)
 
     def after_fork(self) -> None:
-        """In a forked child: the rows are the parent's."""
-        self._folds = {}
+        """Start new rows in a forked child, because the current rows belong to the parent."""
+        self._aggregates = {}
 
     def _fold(self, series: int, step: int, value: float) -> None:
-        fold = self._folds.get(series)
-        if fold is None:
-            if self._twin is None:
-                self._twin = DoubleBuffer(self._intervals(), INTERVAL_CODES)
-            fold = self._folds.setdefault(series, Aggregate("", self._twin, _number(series), _EVERY_NS, _never))
-        if fold.take(value, step):
+        aggregate = self._aggregates.get(series)
+        if aggregate is None:
+            if self._buffer is None:
+                self._buffer = DoubleBuffer(self._intervals(), INTERVAL_CODES)
+            new = Aggregate("", self._buffer, _number(series), _INTERVAL_NS, _ignore_failure)
+            aggregate = self._aggregates.setdefault(series, new)
+        if aggregate.take(value, step):
             self._gaps.count("scalars", AGGREGATED, 1, "the disk budget is nearly used up")
 
 
@@ -137,8 +137,8 @@ def _number(series: int) -> Callable[[], int]:
     return lambda: series
 
 
-def _never(*_: object) -> None:
-    """Numbers are numbers already when they come here."""
+def _ignore_failure(*_: object) -> None:
+    """Do nothing: aggregated values are valid numbers, so adding them does not fail."""
 
 
 class Lanes:
@@ -149,23 +149,23 @@ class Lanes:
     root
         Local spool.
     new_path
-        Names the next file of a lane; raises `RefusedError` where none is available.
+        Returns the path of a lane's next file; raises `RefusedError`.
     folder
-        Where files go; raises likewise.
+        Returns the stream's folder; raises `RefusedError`.
     sizes
-        Size of slot files by lane, where it is not to be the layout's.
+        Sizes of slot files by lane, where they differ from the layout's.
     own
-        What an overlay adds.
+        Tables and columns that an overlay adds.
     masks
-        What is masked before it is written.
+        Masks that are applied before a row is written.
 
     Attributes
     ----------
     slots, records
-        Lanes by name: those of slots, and those of frames by their table.
+        Lanes of slots by name, and lanes of frames by table.
     """
 
-    def __init__(  # noqa: PLR0913 - all that lanes are made of comes together here, once
+    def __init__(  # noqa: PLR0913 - lanes need many independent objects
         self,
         root: Path,
         settings: CaptureSettings,
@@ -214,30 +214,30 @@ class Lanes:
         return len(file.marked("mark"))
 
     def cut_records(self, but: str | None = None) -> Iterator[dict[Path, int]]:
-        """End the files of frames that hold anything, except for one table's; yield each with its rows."""
+        """Close the files of frames that have rows, except the file of table `but`; yield each with its rows."""
         for table, records in self.records.items():
-            ended = None if table == but else records.cut()
-            if ended is not None:
-                yield dict([ended])
+            closed_file = None if table == but else records.cut()
+            if closed_file is not None:
+                yield dict([closed_file])
 
     def abandon(self, folder: Path) -> Counter[str]:
-        """Let go of the files in a folder, and return how many rows they hold, by table."""
-        held: Counter[str] = Counter()
+        """Close the files in a folder, and return their numbers of rows by table."""
+        rows: Counter[str] = Counter()
         for lane in self.slots.values():
-            held[lane.layout.table] += lane.abandon(folder)
+            rows[lane.layout.table] += lane.abandon(folder)
         for records in self.records.values():
-            held[records.table] += records.abandon(folder)
-        return held
+            rows[records.table] += records.abandon(folder)
+        return rows
 
     def sync(self) -> None:
-        """Bring the rows in open files to the disk itself. Raises `OSError`."""
+        """Sync the rows in open files to disk. Raises `OSError`."""
         for lane in self.slots.values():
             lane.sync()
         for records in self.records.values():
             records.sync()
 
     def after_fork(self) -> None:
-        """In a forked child: let go of all that is the parent's."""
+        """Drop the parent's files in a forked child."""
         self._is_worker = True
         self._folding.after_fork()
         for lane in self.slots.values():
@@ -247,5 +247,5 @@ class Lanes:
 
 
 def has_gil() -> bool:
-    """Whether one thread at a time runs Python code."""
+    """Whether the interpreter has a GIL, so that only one thread at a time runs Python code."""
     return bool(getattr(sys, "_is_gil_enabled", lambda: True)())

@@ -1,10 +1,10 @@
-"""Reassignment: moves a process to the rank or run that it turns out to be.
+"""Reassignment: assign a process's rows to the correct rank or run, once it is known.
 
-    what was recorded    not sealed yet: its stream is given to the rank that it is, which the folder's name says
-                         sealed, or sent: it stays whose it was, and a warning says so
-    what is recorded     goes to a new stream of the rank that it is
+    previous rows    not sealed yet: the stream's folder is renamed to the correct rank
+                     sealed or sent: they keep the previous rank, and a warning is logged
+    later rows       are written to a new stream of the correct rank
 
-A process that is killed in between leaves streams that whoever recovers seals, each for the rank that its folder names.
+If the process is killed in between, recovery seals the streams that it leaves, each for the rank in its folder's name.
 """
 
 import threading
@@ -17,63 +17,63 @@ from typing import Final
 
 from ranklake.capture.provenance.launcher import Launch
 from ranklake.capture.recording.recorder import Recorder
-from ranklake.capture.recording.recovery import taken_over
+from ranklake.capture.recording.recovery import adopted
 from ranklake.capture.recording.upload import Uploader
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.spool.meta import ENDED, read_meta
 from ranklake.capture.spool.stream import Stream
 from ranklake.capture.spool.stream_files import StreamName
 
-_PATIENCE_S: Final = 5.0
+_REQUEST_TIMEOUT_S: Final = 5.0
 
 
 @dataclass
 class _ReassignmentRequest:
-    """A reassignment that another thread asked for, and waits for."""
+    """A reassignment that another thread requested and waits for."""
 
     launch: Launch
-    over: threading.Event = field(default_factory=threading.Event)
-    is_done: bool = False
+    completed: threading.Event = field(default_factory=threading.Event)
+    is_successful: bool = False
 
 
 class Reassignments:
-    """Reassignments that other threads asked the sealer's thread for.
+    """Requests of other threads to the sealer's thread.
 
     Parameters
     ----------
     reassign
-        Does one, and says whether it was done.
+        Reassigns the process; returns whether it was done.
     """
 
     def __init__(self, reassign: Callable[[Launch], bool]) -> None:
         self._reassign = reassign
-        self._asked: deque[_ReassignmentRequest] = deque()
+        self._requests: deque[_ReassignmentRequest] = deque()
 
-    def ask(self, launch: Launch, wake: Callable[[], object]) -> bool:
-        """Ask for one, and wait for it; False where it was not done, or not in time."""
-        asked = _ReassignmentRequest(launch)
-        self._asked.append(asked)
+    def request(self, launch: Launch, wake: Callable[[], object]) -> bool:
+        """Request a reassignment and wait for it; return whether it was done in time."""
+        request = _ReassignmentRequest(launch)
+        self._requests.append(request)
         wake()
-        asked.over.wait(_PATIENCE_S)
-        return asked.is_done
+        request.completed.wait(_REQUEST_TIMEOUT_S)
+        return request.is_successful
 
     def serve(self) -> None:
-        """Do those that were asked for; the sealer's thread calls it. Raises what one of them raises."""
-        while self._asked:
-            asked = self._asked.popleft()
+        """Handle pending requests; called by the sealer's thread. Raises the error of a reassignment."""
+        while self._requests:
+            request = self._requests.popleft()
             try:
-                asked.is_done = self._reassign(asked.launch)
+                request.is_successful = self._reassign(request.launch)
             finally:
-                asked.over.set()
+                request.completed.set()
 
 
 def reassign(recorder: Recorder, launch: Launch) -> Path | None:
-    """Have a recorder record for another run or rank; the sealer's thread calls it.
+    """Make a recorder record for another run or rank; called by the sealer's thread.
 
     Returns
     -------
-    The folder of what was recorded until then, which `finish` seals; None if there is none. Where it cannot be given to
-    the rank, it stays whose it was, and that is reported.
+    The folder of the previous stream, which `finish` seals; None if there is none. If the folder cannot be renamed, it
+    keeps the previous rank, and a warning is logged.
     """
     before = recorder.launch
     is_sealed = recorder.stream is not None and _is_sealed(recorder.stream)
@@ -88,7 +88,7 @@ def reassign(recorder: Recorder, launch: Launch) -> Path | None:
     if not is_sealed:
         name = StreamName(launch.run, launch.attempt, launch.rank, stream.name.incarnation)
     try:
-        stream.anchor()  # behind the last row, as when it is sealed here
+        stream.anchor()  # after the last row, as before sealing
         stream.note(ENDED)
         return stream.give_to(name, before.world_size if is_sealed else launch.world_size)
     except OSError as error:
@@ -98,13 +98,14 @@ def reassign(recorder: Recorder, launch: Launch) -> Path | None:
 
 
 def finish(folder: Path, keys: SealingKeys, uploader: Uploader | None) -> None:
-    """Seal what was recorded before a reassignment, and send it; without an uploader whoever recovers does.
+    """Seal and upload the stream from before a reassignment. Without an uploader, segments wait for recovery.
 
-    Raises what `ranklake.capture.recording.recovery.AbandonedStream.finish` raises: then it waits for whoever recovers.
+    Raises the errors of `ranklake.capture.recording.recovery.AbandonedStream.finish`; the stream waits for recovery
+    then.
     """
-    with taken_over(folder, keys) as taken:
-        if taken is not None:
-            taken.finish(uploader)
+    with adopted(folder, keys) as stream:
+        if stream is not None:
+            stream.finish(uploader)
 
 
 def _record_change(recorder: Recorder, before: Launch, launch: Launch) -> None:
@@ -112,9 +113,9 @@ def _record_change(recorder: Recorder, before: Launch, launch: Launch) -> None:
         return
     recorder.gaps.warn(
         "rank known late",
-        f"this process is rank {launch.rank} of {launch.world_size} of run {launch.run!r}, which it did not know when "
-        f"it began to record; rows until now stand under rank {before.rank} of run {before.run!r}: begin to record "
-        f"after torch.distributed.init_process_group, or hand over rank= and world_size=",
+        f"this process is rank {launch.rank} of {launch.world_size} of run {launch.run!r}, which was not known when "
+        f"recording started; earlier rows are stored as rank {before.rank} of run {before.run!r}: start recording "
+        f"after torch.distributed.init_process_group, or pass rank= and world_size=",
     )
 
 

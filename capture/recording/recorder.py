@@ -1,7 +1,7 @@
-"""Recorder: the lanes, names and gaps of one process, and the stream they are written to.
+"""Recorder: the lanes, names and gaps of one process, and the stream that they are written to.
 
-It is what `Run` writes into and what the sealer works on. A process has one stream at a time: a forked child opens
-its own at its first write, and so does a process whose folder vanished.
+`Run` writes to the recorder, and the sealer seals its files. A process has one stream at a time. A forked child opens a
+new stream at its first write, and so does a process whose folder was deleted.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from ranklake.capture.spool.stream_files import OpenFile
 
 
 class UnsealedFiles:
-    """Files that writers filled, or that were cut, each with its rows. Any thread may add to them."""
+    """Closed files that are not sealed yet, each with its number of rows. Any thread may add files."""
 
     def __init__(self) -> None:
         self._files: dict[OpenFile, int] = {}
@@ -47,31 +47,31 @@ class UnsealedFiles:
     def __len__(self) -> int:
         return len(self._files)
 
-    def add(self, ended: dict[Path, int]) -> None:
-        """Take ended files, with their rows."""
-        with self._mutex:  # `Recorder.close` does this, too, while the sealer is at work
-            for path, rows in ended.items():
+    def add(self, rows_by_path: dict[Path, int]) -> None:
+        """Add closed files with their numbers of rows."""
+        with self._mutex:  # `Recorder.close` and the sealer may call it at the same time
+            for path, rows in rows_by_path.items():
                 file = OpenFile.of(path)
                 assert file is not None
                 self._files[file] = rows
 
     def existing(self) -> list[OpenFile]:
-        """Return the open files that exist."""
+        """Return the files that still exist."""
         with self._mutex:
             return [file for file in self._files if file.path.exists()]
 
-    def forget_sealed(self) -> None:
-        """Forget those that are gone."""
+    def remove_sealed(self) -> None:
+        """Remove files that were sealed and deleted from the list."""
         with self._mutex:
             self._files = {file: rows for file, rows in self._files.items() if file.path.exists()}
 
     def leave(self, folder: Path) -> None:
-        """Forget those in a folder, which somebody else seals."""
+        """Remove the files in a folder from the list, because another process seals them."""
         with self._mutex:
             self._files = {file: rows for file, rows in self._files.items() if file.path.parent != folder}
 
-    def give_up(self) -> Counter[str]:
-        """Forget all, and return how many rows they held, by table."""
+    def clear(self) -> Counter[str]:
+        """Clear the list, and return the number of rows in its files by table."""
         with self._mutex:
             files, self._files = self._files, {}
         lost: Counter[str] = Counter()
@@ -80,50 +80,50 @@ class UnsealedFiles:
         return lost
 
     def after_fork(self) -> None:
-        """In a forked child: they are the parent's."""
+        """Clear the list in a forked child, because the parent seals the files."""
         self._files, self._mutex = {}, threading.RLock()
 
 
 _RETIRE_TRIES: Final = 1000
-_PATIENCE_S: Final = 2.0
+_SETTLE_TIMEOUT_S: Final = 2.0
 
 
 class Recorder:
-    """What one process records.
+    """Records the rows of one process.
 
     Parameters
     ----------
     root
         Local spool.
     launch
-        Who this process is.
+        Run, attempt and rank of this process.
     spool
-        URI that the segments are meant for.
+        URI of the segments' destination.
     settings
-        How it is to behave.
+        Options of capture.
     file_bytes
-        Size of slot files by lane, where it is not to be the layout's.
+        Sizes of slot files by lane, where they differ from the layout's.
 
     Attributes
     ----------
     closed
-        Set for good by `close`.
+        Whether `close` was called.
     is_worker
         True in a forked child.
     stream
-        What is written to now; None before the first write of a child, and while there is no place to write.
+        The current stream; None before the first write of a forked child, and while no stream can be created.
     unsealed
-        Files that nobody writes to any more.
+        Closed files to seal.
     gap_notes
-        Writes counted gaps down, and reports them.
+        Writes counted gaps to the stream, and reports them.
     own
-        What an overlay adds to what every process records.
+        Tables and columns that an overlay adds.
     masks
-        What is masked before it is written.
+        Masks that are applied before a row is written.
     misuses
-        What callers may have meant otherwise.
+        Counts and logs misuses.
     traceparent
-        The run's place in a W3C trace; empty if it is in none.
+        The run's W3C trace context; empty if it has none.
     settle
         Makes the row of ``runs`` final; see `ranklake.capture.provenance.run_record.RunRecord.settle`.
     """
@@ -162,7 +162,7 @@ class Recorder:
         self.gap_notes = GapNotes(self.gaps, self.require, self.records["events"].append)
 
     def require(self) -> Stream:
-        """Return the stream, making one if there is none. Raises `RefusedError`."""
+        """Return the stream; create it if there is none. Raises `RefusedError`."""
         stream = self.stream
         if stream is not None:
             return stream
@@ -174,16 +174,13 @@ class Recorder:
             self.stream = self.new_stream()
             return self.stream
 
-    def reopen_for_the_end(self) -> None:
-        """Make a stream after the close, if there is none, for the last gaps to be written down in.
-
-        Raises `RefusedError`.
-        """
+    def reopen_for_gaps(self) -> None:
+        """Create a stream for the last gaps, after the close, if there is none. Raises `RefusedError`."""
         if self.stream is None:
             self.stream = self.new_stream()
 
     def new_stream(self) -> Stream:
-        """Make a stream that knows all names. Raises `RefusedError`."""
+        """Create a stream that contains all definitions so far. Raises `RefusedError`."""
         launch = self.launch
         try:
             stream = Stream.create(
@@ -209,32 +206,38 @@ class Recorder:
         return stream
 
     def note(self, frame: dict[str, Any]) -> None:
-        """Write a frame to the stream's meta.frames. Raises `RefusedError`."""
+        """Append a frame to the stream's meta.frames. Raises `RefusedError`."""
         try:
             self.require().note(frame)
         except OSError as error:
             raise refusal(error) from error
 
     def note_time(self) -> None:
-        """Note both clocks; an event tells if the wall clock was set. Raises `OSError`, `RefusedError`."""
+        """Record an anchor, and an event if the wall clock was set. Raises `OSError`, `RefusedError`."""
         stream = self.require()
         stream.anchor()
         step_s, stream.clock_step_ns = stream.clock_step_ns / 1e9, 0
         if step_s:
-            way = "ahead" if step_s > 0 else "back"
+            direction = "ahead" if step_s > 0 else "back"
             row = {
                 "event": "clock_step",
                 "severity": "warning",
-                "message": f"the wall clock was set {way} by {abs(step_s):.3f} s",
+                "message": f"the wall clock was set {direction} by {abs(step_s):.3f} s",
                 "attributes": json_text({"step_s": step_s}),
             }
             self.records["events"].append(time.monotonic_ns(), row)
 
     def end_files(self, *, slots: bool = True, hold_ns: int = 0, patience_s: float = 0.0) -> None:
-        """End the files that hold anything, so that they can be sealed; see `Lane.collect` for `hold_ns`.
+        """Close the files that have rows, so that they can be sealed.
 
-        The row of ``runs`` stays open while it is being completed, unless there is some patience for that. Slot files
-        stay open where `slots` is False.
+        Parameters
+        ----------
+        slots
+            Whether to close slot files, too.
+        hold_ns
+            See `Lane.collect`.
+        patience_s
+            Seconds to wait for the row of ``runs`` to be complete. With 0, its file stays open if it is not complete.
         """
         is_final = self.settle(patience_s, last=patience_s > 0)
         for lane in self.slots.values() if slots else ():
@@ -244,12 +247,12 @@ class Recorder:
             self.unsealed.add(ended)
 
     def close(self) -> None:
-        """End all files for good; later rows are refused, and counted as having come after the close."""
-        self.settle(_PATIENCE_S, last=True)
+        """Close all files. Later rows are refused, and counted as gaps with this reason."""
+        self.settle(_SETTLE_TIMEOUT_S, last=True)
         self.closed = True
         for lane in self.slots.values():
             lane.shut()
-        for _ in range(_RETIRE_TRIES):  # a write that is just under way holds its file for microseconds
+        for _ in range(_RETIRE_TRIES):  # a write in progress keeps its file open for microseconds
             self.collect()
             if not any(lane.retired for lane in self.slots.values()):
                 break
@@ -258,42 +261,41 @@ class Recorder:
             self.unsealed.add(ended)
 
     def collect(self, hold_ns: int = 0) -> None:
-        """Take the slot files that writers filled, or that were cut, on the list of those to seal."""
+        """Add retired slot files to the files to seal."""
         for lane in self.slots.values():
             self.unsealed.add(lane.collect(hold_ns=hold_ns if lane.layout.table == "steps" else 0))
 
-    def to_seal(self, *, last: bool = True) -> list[OpenFile]:
-        """Return the files to seal: once closed, to the `last` sealing alone, which says that nothing follows."""
-        files = self.unsealed.existing()  # first: if it is not closed after that, none is of the close
+    def files_to_seal(self, *, last: bool = True) -> list[OpenFile]:
+        """Return the files to seal. After `close`, only the `last` sealing gets them, which marks them as final."""
+        files = self.unsealed.existing()  # before checking `closed`, so that no file of the close is included
         return files if last or not self.closed else []
 
     def abandon_stream(self) -> None:
-        """Give up a stream whose folder vanished: what it held and was not uploaded is counted as gaps.
+        """Drop a stream whose folder was deleted, and count its rows that were not uploaded as gaps.
 
-        Only the sealer's thread calls it. Rows written meanwhile go to the next stream, whose files have another
-        folder.
+        Only the sealer's thread calls it. Rows written meanwhile go to the next stream, which has another folder.
         """
         with self._mutex:
             stream, self.stream = self.stream, None
         if stream is None:
             return
         lost: Counter[str] = Counter()
-        lost += self.unsealed.give_up()
+        lost += self.unsealed.clear()
         for table, rows in list(stream.waiting.values()):
             lost[table] += rows
         lost += self._lanes.abandon(stream.folder)
         for table, rows in lost.items():
             self.gaps.count(table, SPOOL_VANISHED, rows, str(stream.folder))
-        self.gap_notes.note_again(stream)
+        self.gap_notes.restore_unsent(stream)
         stream.close()
 
     def reassign(self, launch: Launch) -> Stream | None:
-        """Have what is recorded from here on go to a stream of another run or rank; the sealer's thread calls it.
+        """Write later rows to a new stream of another run or rank. Only the sealer's thread calls it.
 
         Returns
         -------
-        The stream that was, which nobody writes to any more, with files that are to be sealed; the row of ``runs`` is
-        taken out of it, for it says whose run this was taken to be. None if there was no stream.
+        The previous stream, which is no longer written and has files to seal; None if there was no stream. The row of
+        ``runs`` is deleted from it, because it describes the previous run.
         """
         with self._mutex:
             stream, self.stream, self.launch = self.stream, None, launch
@@ -303,7 +305,7 @@ class Recorder:
             ended = records.cut()
             if ended is not None and records.table == "runs":
                 ended[0].unlink(missing_ok=True)
-        for _ in range(_RETIRE_TRIES):  # a write that is just under way holds its file for microseconds
+        for _ in range(_RETIRE_TRIES):  # a write in progress keeps its file open for microseconds
             for lane in self.slots.values():
                 lane.leave(stream.folder)
             self.collect()
@@ -311,7 +313,7 @@ class Recorder:
                 break
             time.sleep(0.001)
         self.unsealed.leave(stream.folder)
-        with contextlib.suppress(OSError):  # those that were defined in between, of rows that still went here
+        with contextlib.suppress(OSError):  # definitions made meanwhile, whose rows may be in this stream
             if self.own.frame is not None:
                 stream.note({**self.own.frame, "c": list(self.own.step_columns)})
             for frame in self.series.frames():
@@ -319,9 +321,9 @@ class Recorder:
         return stream
 
     def hand_over(self) -> None:
-        """End the stream and leave it, unsealed, to whoever adopts streams; the next write opens another.
+        """Close the stream without sealing it, for another process to adopt. The next write opens a new stream.
 
-        Nobody may write meanwhile. Raises `OSError`, `RefusedError`; the stream is let go of all the same.
+        No other thread may write meanwhile. Raises `OSError`, `RefusedError`; the stream is closed in these cases, too.
         """
         self.gap_notes.flush()
         self.gap_notes.record_events()
@@ -331,34 +333,35 @@ class Recorder:
         self._lanes.abandon(stream.folder)
         self.stream = None
         try:
-            stream.anchor()  # behind the last row, as when it is sealed here
+            stream.anchor()  # after the last row, as before sealing
             stream.note(ENDED)
         finally:
             stream.close()
 
     def sync(self) -> None:
-        """Bring everything recorded to the disk itself. Raises `OSError`.
+        """Sync all recorded rows to disk. Raises `OSError`.
 
-        Definitions come before the rows that use them, and the names of files last: a row is safe when all three are.
+        Definitions are synced before the rows that use them, and the names of files last. A row is safe when all three
+        are on disk.
         """
         stream = self.stream
         try:
             if stream is not None:
                 stream.sync()
             self._lanes.sync()
-            for ended in self.unsealed.existing():
-                sync_file(ended.path)
+            for file in self.unsealed.existing():
+                sync_file(file.path)
             if stream is not None:
                 stream.sync_names()
         except FileNotFoundError:
             if self.stream is stream:
                 raise
-            # The sealer's thread gave the stream up meanwhile; the next round syncs what is recorded since.
+            # The sealer's thread dropped the stream meanwhile; the next call syncs the new one.
 
     def after_fork(self) -> None:
-        """In a forked child: let go of all that is the parent's; the child's own stream opens at its first write."""
+        """Drop the parent's stream and files in a forked child, which opens a new stream at its first write."""
         self.is_worker = True
-        self.settle = _is_final  # the row is the parent's
+        self.settle = _is_final  # the parent writes the row
         stream, self.stream = self.stream, None
         self._mutex = threading.RLock()
         self.gaps.after_fork()
@@ -372,9 +375,9 @@ class Recorder:
             stream.close()
 
     def _new_path(self, lane: str) -> Path:
-        if self.closed:  # a file made now would be nobody's to seal
+        if self.closed:  # no thread would seal a file created now
             raise RefusedError(AFTER_CLOSE)
-        if not self.budget.has_room(lane, 0):  # samples: other files are asked for at their full size
+        if not self.budget.has_room(lane, 0):  # for samples; slot files are checked with their full size
             raise RefusedError(BACKPRESSURE, f"{self.budget.used_bytes} bytes of the disk budget are used")
         return self.require().next_open(lane)
 

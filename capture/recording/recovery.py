@@ -1,7 +1,7 @@
-"""Abandoned stream: what a dead process left of its local spool, taken over to be sealed and sent.
+"""Recovery: adopt the streams of dead processes in a local spool, seal and upload them.
 
-It is taken over only with its owner's lock in hand, so two processes never work on the same one. Every step is one that
-sealing and uploading can repeat: after a kill the next process carries on, with no row lost and none twice.
+A stream is adopted by acquiring its owner's lock, so two processes never handle the same stream. Every step can be
+repeated: after a kill the next process continues, and no row is lost or stored twice.
 """
 
 import contextlib
@@ -48,10 +48,10 @@ _ENDINGS: Final = frozenset({"rank_end", "abandoned"})
 
 
 @contextlib.contextmanager
-def taken_over(folder: Path, keys: SealingKeys) -> Iterator["AbandonedStream | None"]:
-    """Hold a dead process's stream for the block.
+def adopted(folder: Path, keys: SealingKeys) -> Iterator["AbandonedStream | None"]:
+    """Adopt a dead process's stream for the block.
 
-    None if the process lives, somebody else has taken it over, or it is not this process's user's.
+    The value is None if the owner is alive, another process has adopted the stream, or it belongs to another user.
     """
     name = StreamName.of(folder)
     if name is None or not is_mine(folder) or not HELD.take(name.incarnation):
@@ -59,7 +59,7 @@ def taken_over(folder: Path, keys: SealingKeys) -> Iterator["AbandonedStream | N
         return
     try:
         seized = OwnerLock.seize(folder, name.incarnation)
-    except OSError:  # removed meanwhile, or not ours to open
+    except OSError:  # deleted meanwhile, or not accessible
         seized = None
     if seized is None:
         HELD.drop(name.incarnation)
@@ -74,7 +74,7 @@ def taken_over(folder: Path, keys: SealingKeys) -> Iterator["AbandonedStream | N
 
 @dataclass(frozen=True, slots=True)
 class AbandonedStream:
-    """A stream whose owner is dead and whose lock is ours."""
+    """A stream whose owner is dead, and whose lock this process has."""
 
     name: StreamName
     folder: Path
@@ -82,14 +82,14 @@ class AbandonedStream:
     keys: SealingKeys
 
     def finish(self, uploader: Uploader | None, stop: Callable[[], bool] = lambda: False) -> UploadResult:
-        """Seal all, upload all, and remove the stream if nothing is left.
+        """Seal all files, upload all segments, and delete the stream if nothing is left.
 
-        Raises `OSError` if the local disk fails, and `EncryptionError` if there is no key to seal with; in both cases
-        what was sealed before is uploaded first.
+        Raises `OSError` for errors of the local disk, and `EncryptionError` without a key. In both cases, segments that
+        were sealed before are uploaded first.
         """
         try:
             self.seal()
-        except (EncryptionError, OSError):  # on a full disk nothing else makes room
+        except (EncryptionError, OSError):  # on a full disk, only uploads free space
             if uploader is not None:
                 uploader.push(self.folder, stop=stop)
             raise
@@ -100,14 +100,14 @@ class AbandonedStream:
         return pushed
 
     def discard_if_empty(self) -> None:
-        """Remove the stream if all of it is in the spool. Raises `OSError`."""
+        """Delete the stream if all its segments are in the spool. Raises `OSError`."""
         if not sealed_files(self.folder) and not open_files(self.folder):
             discard(self.folder)
 
     def seal(self) -> None:
-        """Put the stream in order and seal all that is not sealed.
+        """Clean up the stream and seal all unsealed files.
 
-        Raises `OSError` if the local disk fails, and `EncryptionError` if there is no key to seal with.
+        Raises `OSError` for errors of the local disk, and `EncryptionError` without a key.
         """
         self._tidy()
         self._drop_torn_tail()
@@ -136,22 +136,22 @@ class AbandonedStream:
             meta_file.close()
 
     def _is_encrypted(self) -> bool:
-        """Whether its process asked for encryption; where owner.json is damaged, what is sealed may tell."""
+        """Whether segments must be encrypted, by owner.json; if it is damaged, whether any sealed segment is."""
         return self.owner.encrypted if self.owner is not None else any(f.key_id for f in sealed_files(self.folder))
 
     def _tidy(self) -> None:
-        """Remove what is of no use any more, and move out of the way what is not known."""
+        """Delete spares, acknowledged segments and temporary files; move unknown files to the folder for damage."""
         for path in sorted(self.folder.iterdir()):
             temporary = path.name.startswith(".") and path.name.endswith(TEMPORARY)
             if path.name.endswith((SPARE, ACKED)) or temporary or _is_no_file(path):
                 path.unlink()
-        meta = read_meta(self.folder)  # a link in its place is gone now
+        meta = read_meta(self.folder)  # after links in its place were deleted
         for path in sorted(self.folder.iterdir()):
             if path.name not in {OWNER_FILE, META_FILE, FAULTS_FILE} and not _is_known(path, meta):
                 keep_damaged(self.folder, path)
 
     def _drop_torn_tail(self) -> None:
-        """Cut the frame that its writer was killed in, so that frames added here do not make it look like damage."""
+        """Remove an incomplete last frame from meta.frames; frames appended after it would make it count as damage."""
         path = self.folder / META_FILE
         scan = frames.read(path)
         if scan.torn_bytes:
@@ -162,7 +162,7 @@ class AbandonedStream:
                 os.close(fd)
 
     def _add_ending(self, meta: Meta) -> None:
-        """Add an event ``abandoned`` if the process did not get to say that it ended. A worker never says so."""
+        """Add an event ``abandoned`` if the process did not record its end. Workers never record theirs."""
         if meta.ended or meta.final or (self.owner is not None and self.owner.role == "worker"):
             return
         straight = self._anchors(meta)
@@ -189,7 +189,7 @@ class AbandonedStream:
         return self.folder / f"{table}-{self._next_segment(table):06d}{OPEN}"
 
     def _next_segment(self, table: str) -> int:
-        """Return a segment number that the table has not had."""
+        """Return the next segment number of a table."""
         numbers = [read_meta(self.folder).highest.get(table, -1)]
         numbers += [file.segment for file in open_files(self.folder) if file.table == table]
         numbers += [file.segment for file in sealed_files(self.folder) if file.table == table]
@@ -197,7 +197,7 @@ class AbandonedStream:
 
 
 def _is_no_file(path: Path) -> bool:
-    """Whether a path is a link, a FIFO, a socket or a device, which no recorder leaves. Raises `OSError`."""
+    """Whether a path is a link, a FIFO, a socket or a device, which recorders never create. Raises `OSError`."""
     mode = path.lstat().st_mode
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
@@ -210,18 +210,18 @@ def _is_known(path: Path, meta: Meta) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """What a recovery did.
+    """Counts and errors of a recovery.
 
     Attributes
     ----------
     streams
-        Taken over.
+        Adopted streams.
     segments, rows
-        Uploaded.
+        Uploaded segments, and their rows.
     left
-        Segments that wait for the spool to be reachable.
+        Segments that could not be uploaded yet.
     alive, foreign
-        Streams passed by: their process runs, or they are meant for another spool.
+        Skipped streams: of live processes, and with another spool as destination.
     troubles
         One line for each stream that could not be finished.
     """
@@ -237,7 +237,7 @@ class RecoveryResult:
 
 @dataclass
 class Recovery:
-    """One way to recover, repeatable: by `run` once, or by an agent again and again."""
+    """Recovers the streams of a local spool; `run` may be called repeatedly."""
 
     root: Path
     spool: str
@@ -247,33 +247,33 @@ class Recovery:
     _uploaders: dict[str, Uploader] = field(default_factory=dict)
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> RecoveryResult:
-        """Go over all streams once; `stop` is asked before each of them and each upload."""
+        """Recover all streams once. `stop` is checked before each stream and each upload."""
         counts: Counter[str] = Counter()
         troubles: list[str] = []
         for folder in streams(self.root):
             if stop():
                 break
             try:
-                done = self._recover(folder, stop)
+                result = self._recover(folder, stop)
             except Exception as error:  # noqa: BLE001 - one damaged stream must not block the others
                 troubles.append(f"{folder}: {type(error).__name__}: {error}")
                 LOGGER.warning("ranklake: cannot recover %s: %s", folder, error)
             else:
-                if isinstance(done, str):
-                    counts[done] += 1
+                if isinstance(result, str):
+                    counts[result] += 1
                 else:
-                    counts.update(streams=1, segments=done.segments, rows=done.rows, left=done.left)
+                    counts.update(streams=1, segments=result.segments, rows=result.rows, left=result.left)
         sweep(self.root)
         return RecoveryResult(**counts, troubles=tuple(troubles))
 
     def _recover(self, folder: Path, stop: Callable[[], bool]) -> UploadResult | str:
-        with taken_over(folder, self.keys) as taken:
-            if taken is None:
+        with adopted(folder, self.keys) as stream:
+            if stream is None:
                 return "alive"
-            meant_for = taken.owner.spool if taken.owner is not None else ""
-            if self.spool and meant_for and meant_for != self.spool:
+            destination = stream.owner.spool if stream.owner is not None else ""
+            if self.spool and destination and destination != self.spool:
                 return "foreign"
-            return taken.finish(self._uploader_for(self.spool or meant_for), stop)
+            return stream.finish(self._uploader_for(self.spool or destination), stop)
 
     def _uploader_for(self, uri: str) -> Uploader | None:
         if self.uploader is not None and self.uploader.uri == uri:
@@ -284,8 +284,8 @@ class Recovery:
 
 
 def recover_stream(folder: Path, uploader: Uploader | None, *, family: int, keys: SealingKeys) -> UploadResult | None:
-    """Finish the stream of a dead forked child of the process whose incarnation is `family`; None if it is no such."""
-    with taken_over(folder, keys) as taken:
-        if taken is None or taken.owner is None or taken.owner.role != "worker" or taken.owner.family != family:
+    """Finish the stream of a dead forked child of the process family `family`; None for any other stream."""
+    with adopted(folder, keys) as stream:
+        if stream is None or stream.owner is None or stream.owner.role != "worker" or stream.owner.family != family:
             return None
-        return taken.finish(uploader)
+        return stream.finish(uploader)

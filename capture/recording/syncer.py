@@ -1,7 +1,7 @@
-"""Syncer: the thread that syncs recorded rows to disk, and prefaults pages ahead of the writers.
+"""Syncer: a thread that syncs recorded rows to disk, and one that prepares files ahead of the writers.
 
-It has a thread of its own because it has a time limit that sealing, which may take seconds, must not break: a power
-failure costs what `Settings.sync_every_s` says.
+Syncing has a separate thread, because it must happen every `sync_every_s`, while sealing may take several seconds. A
+power failure then loses at most the rows of this time.
 """
 
 import contextlib
@@ -23,36 +23,36 @@ _ROOMY_EVERY_S: Final = 5.0
 
 
 class Preallocator:
-    """Prepares the lanes of one recorder, and sees how much of the disk budget is left.
+    """Prepares spare files for the lanes of one recorder, and checks the disk budget.
 
     Parameters
     ----------
     press
-        Called when that is little.
+        Called when the budget is nearly used up.
     """
 
     def __init__(self, recorder: Recorder, press: Callable[[], None]) -> None:
         self._recorder, self._press = recorder, press
-        self._wanted: queue.SimpleQueue[None] = queue.SimpleQueue()  # may be put to in a signal handler
+        self._wanted: queue.SimpleQueue[None] = queue.SimpleQueue()  # signal handlers may put to it
         self._stopping = False
         self._next_spare = 0.0
         self._thread = threading.Thread(target=self._run, name="ranklake-spare", daemon=True)
 
     def start(self) -> None:
-        """Start the thread. Raises `RuntimeError` if the system gives none."""
+        """Start the thread. Raises `RuntimeError` if the system cannot start one."""
         self._thread.start()
         for lane in self._recorder.slots.values():
             lane.wake = self._wake
 
     def stop(self, timeout_s: float) -> None:
-        """Prepare no more and end the thread; the recorder is closed."""
+        """Stop the thread; the recorder must be closed."""
         self._stopping = True
         self._wake()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
     def make_room(self) -> None:
-        """Give up prepared files on a full disk for a while: sealing needs room to make room."""
+        """On a full disk, delete spare files and create none for a while, so that sealing has space to work."""
         self._next_spare = time.monotonic() + NO_SPARE_FOR_S
         for lane in self._recorder.slots.values():
             lane.drop_spare()
@@ -66,25 +66,25 @@ class Preallocator:
                 self._wanted.get(timeout=self._rest_s())
 
     def _rest_s(self) -> float:
-        """Return how long no lane needs attention unless it asks, in seconds, while there is room of all kinds."""
-        hungry = any(lane.is_hungry for lane in self._recorder.slots.values())
+        """Return the seconds until the next round, if no lane wakes the thread before; longer with enough space."""
+        is_hungry = any(lane.is_hungry for lane in self._recorder.slots.values())
         may_prepare = time.monotonic() >= self._next_spare
-        return _ROOMY_EVERY_S if self._recorder.budget.is_roomy and may_prepare and not hungry else _EVERY_S
+        return _ROOMY_EVERY_S if self._recorder.budget.is_roomy and may_prepare and not is_hungry else _EVERY_S
 
     def _round(self) -> None:
         recorder = self._recorder
         if recorder.stream is not None:
-            with contextlib.suppress(FileNotFoundError):  # it vanished: the sealer sees that
+            with contextlib.suppress(FileNotFoundError):  # a deleted folder, which the sealer handles
                 recorder.budget.look(recorder.stream.folder)
             if any(recorder.budget.excess_bytes(SLOT_LANES[lane]) for _, lane in EVICTABLE):
                 self._press()
-        all_of_them = time.monotonic() >= self._next_spare
+        may_prepare = time.monotonic() >= self._next_spare
         for lane in recorder.slots.values():
-            if all_of_them or lane.is_hungry:
+            if may_prepare or lane.is_hungry:
                 lane.prepare()
 
 
-_SHARE: Final = 0.8  # of the time that a row may wait: the rest is for the disk
+_SHARE: Final = 0.8  # of `sync_every_s` between syncs; the rest is for the disk
 
 
 class Syncer:
@@ -98,7 +98,7 @@ class Syncer:
     Attributes
     ----------
     forked
-        Whether this process may have children who record.
+        Whether this process may have forked children that record.
     """
 
     def __init__(self, recorder: Recorder, make_room: Callable[[], None]) -> None:
@@ -109,11 +109,11 @@ class Syncer:
         self._thread = threading.Thread(target=self._run, name="ranklake-sync", daemon=True)
 
     def start(self) -> None:
-        """Start the thread. Raises `RuntimeError` if the system gives none."""
+        """Start the thread. Raises `RuntimeError` if the system cannot start one."""
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """Sync no more and end the thread; the recorder is closed."""
+        """Stop the thread; the recorder must be closed."""
         self._stopping.set()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
@@ -133,10 +133,10 @@ class Syncer:
 
 
 def _sync_children(stream: Stream) -> None:
-    """Bring to the disk what forked children, who start no threads, have recorded. Raises `OSError`."""
+    """Sync the rows of forked children, which start no threads, to disk. Raises `OSError`."""
     for folder in stream.folder.parent.glob(f"r{stream.name.rank:05d}-*"):
         if folder != stream.folder:
-            with contextlib.suppress(FileNotFoundError):  # adopted and finished meanwhile
+            with contextlib.suppress(FileNotFoundError):  # adopted and deleted meanwhile
                 for path in folder.iterdir():
                     sync_file(path)
                 sync_folder(folder)

@@ -1,14 +1,14 @@
-"""Threads: the threads of a recorder: one seals, one uploads, one recovers what dead processes left.
+"""Threads: the threads of a recorder: one seals, one uploads, one recovers streams of dead processes.
 
-    sealer     each second: clocks noted, gaps written down, a heartbeat if one is due
-               each minute, or when a file is full: files cut and sealed; forked children that have died adopted
-    uploader   when something is sealed, and when the breaker lets it try again
+    sealer     each second: writes anchors and gaps, and a heartbeat if it is due
+               each minute, or when a file is full: closes and seals files; adopts streams of dead forked children
+    uploader   when a segment was sealed, and when the breaker allows another attempt
     recovery   once, at the start
     syncer     see `ranklake.capture.recording.syncer`
 
-While the node has an agent, the uploader only looks whether it does its work, and nothing is adopted here.
+While the node has an agent, the uploader only checks that the agent uploads, and no stream is adopted here.
 
-Training waits for none of them but in `flush` and `close`, for as long as their callers say.
+Training waits for these threads only in `flush` and `close`, up to their timeouts.
 """
 
 import contextlib
@@ -38,17 +38,17 @@ from ranklake.segments.envelope import EncryptionError
 
 
 class Wake:
-    """Wakes one thread."""
+    """A wake-up call for one thread; may be set in signal handlers."""
 
     def __init__(self) -> None:
         self._notices: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def set(self) -> None:
-        """Wake it, or have it not fall asleep."""
+        """Wake the thread; if it is not waiting, its next wait returns immediately."""
         self._notices.put(None)
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep until woken, or for so long; all wakings so far count as one."""
+        """Sleep until woken or until the timeout; all calls of `set` so far count as one."""
         with contextlib.suppress(queue.Empty):
             self._notices.get(timeout=timeout_s)
             while True:
@@ -58,23 +58,23 @@ class Wake:
 ANCHOR_EVERY_S: Final = 10.0
 ADOPT_EVERY_S: Final = 5.0
 DEVICE_HOLD_NS: Final = 2_000_000_000
-_SETTLE_S: Final = 10.0
-_PATIENCE_S: Final = 1.0
+_SETTLE_TIMEOUT_S: Final = 10.0
+_LOCK_TIMEOUT_S: Final = 1.0
 
 
 class RecorderThreads:
-    """Looks after one recorder in the process that started it.
+    """The threads of one recorder, in the process that started it.
 
     Parameters
     ----------
     recorder
-        Its stream is open.
+        A recorder with an open stream.
     storage_options
-        For the spool, handed to fsspec.
+        Options of the spool for fsspec.
     expects_late_values
-        Says whether values are on their way from a device into slots that are written.
+        Whether values for written slots are being copied from a GPU.
     each_second
-        Called by the sealer's thread, which gives whatever it records to the next sealing.
+        Called by the sealer's thread each second; its rows are in the next sealing.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class RecorderThreads:
         each_second: Callable[[], object] = lambda: None,
     ) -> None:
         self._recorder = recorder
-        self._stopping = self._finished = False
+        self._stopping = self._is_all_sealed = False
         self._uploading = Uploading(recorder, dict(storage_options or {}), self._guarded)
         self._adoption = Adoption(recorder, self._uploading, self._guarded, lambda: self._stopping)
         self._settings = recorder.settings
@@ -100,7 +100,7 @@ class RecorderThreads:
         self._spares = Preallocator(recorder, self._sealer_wakes.set)
         self._syncer = Syncer(recorder, self._spares.make_room)
         self._next = dict.fromkeys(("anchor", "adopt"), 0.0)
-        # Ranks start together; if they also sealed together, the store would have all of them at once each minute.
+        # Ranks start together. Random offsets keep them from uploading all at the same moment each minute.
         now, share = time.monotonic(), random.uniform(0.5, 1.0)  # noqa: S311
         self._next["seal"] = now + self._settings.seal_every_s * share
         self._next["slots"] = now + self._slots_every_s() * share
@@ -113,7 +113,7 @@ class RecorderThreads:
     def start(self) -> None:
         """Start the threads.
 
-        Raises `RuntimeError` if the system gives none; then everything stays in the local spool.
+        Raises `RuntimeError` if the system cannot start a thread; all rows then stay in the local spool.
         """
         self._spares.start()
         self._syncer.start()
@@ -124,16 +124,16 @@ class RecorderThreads:
         return self._settings.seal_slots_every_s(self._recorder.launch.world_size)
 
     def note_fork(self) -> None:
-        """Remember that this process has children whose streams it may have to adopt."""
+        """Record that this process has forked, so that streams of its children are adopted later."""
         self._forked = self._syncer.forked = True
 
     def flush_soon(self) -> None:
-        """Have everything sealed and sent now, without waiting for it."""
+        """Seal and upload all rows soon, without waiting for the result."""
         self._flushes.append(threading.Event())
         self._sealer_wakes.set()
 
     def flush(self, timeout_s: float) -> bool:
-        """Seal all rows recorded so far and upload them; True if the spool has them all in time."""
+        """Seal and upload all rows recorded so far. Return whether all of them reached the spool in time."""
         deadline = time.monotonic() + timeout_s
         done = threading.Event()
         self._flushes.append(done)
@@ -143,7 +143,7 @@ class RecorderThreads:
         return self._uploading.push(deadline) == 0
 
     def stop(self, timeout_s: float) -> None:
-        """Seal the rest and upload it for at most `timeout_s`. The recorder is closed already."""
+        """Seal the remaining rows and upload for at most `timeout_s`. The recorder must be closed."""
         self._deadline = time.monotonic() + timeout_s
         self._stopping = True
         self._sealer_wakes.set()
@@ -155,11 +155,11 @@ class RecorderThreads:
                 thread.join(max(0.1, self._deadline + 1.0 - time.monotonic()))
         if any(thread.is_alive() for thread in self._threads[:2]):
             self._recorder.gaps.warn(
-                "close", f"not finished in {timeout_s:.0f} s; what is left in {self._recorder.root} is not lost"
+                "close", f"not finished in {timeout_s:.0f} s; the rest is in {self._recorder.root} and not lost"
             )
 
     def _keep_sealing(self) -> None:
-        self._guarded(self._recorder.keys.active, "reading the keys")  # a bad one is reported at once
+        self._guarded(self._recorder.keys.active, "reading the keys")  # reports a bad key early
         while not self._stopping:
             self._sealer_wakes.wait(min(1.0, self._settings.seal_every_s))
             if not self._stopping:
@@ -174,7 +174,7 @@ class RecorderThreads:
         try:
             self._round(flush=bool(flushes))
         except BaseException:
-            self._flushes.extendleft(reversed(flushes))  # they wait for a round that succeeds
+            self._flushes.extendleft(reversed(flushes))  # callers wait for a successful round
             raise
         for done in flushes:
             done.set()
@@ -185,20 +185,20 @@ class RecorderThreads:
         stream = recorder.require()
         now = time.monotonic()
         if now >= self._next["anchor"]:
-            self._guarded(recorder.note_time, "noting the time")
+            self._guarded(recorder.note_time, "recording an anchor")
             self._next["anchor"] = now + ANCHOR_EVERY_S
-        self._guarded(self._each_second, "looking after the run")
-        stream = recorder.require()  # it may be another rank's by now
+        self._guarded(self._each_second, "periodic work of the run")
+        stream = recorder.require()  # it may have been reassigned to another rank
         recorder.gap_notes.flush()
-        self._guarded(lambda: self._evict(stream), "making room")
+        self._guarded(lambda: self._evict(stream), "evicting segments")
         if flush or now >= self._next["seal"]:
             self._next["seal"] = now + self._settings.seal_every_s
             recorder.gap_notes.record_events()
-            held = DEVICE_HOLD_NS if self._expects_late_values() and not flush else 0
+            hold_ns = DEVICE_HOLD_NS if self._expects_late_values() and not flush else 0
             is_due = flush or now >= self._next["slots"]
             if is_due:
                 self._next["slots"] = now + self._slots_every_s()
-            recorder.end_files(slots=is_due, hold_ns=held, patience_s=_SETTLE_S if flush else 0.0)
+            recorder.end_files(slots=is_due, hold_ns=hold_ns, patience_s=_SETTLE_TIMEOUT_S if flush else 0.0)
         else:
             recorder.collect()
         self._seal(stream)
@@ -208,61 +208,61 @@ class RecorderThreads:
 
     def _seal(self, stream: Stream, *, final: bool = False) -> None:
         recorder = self._recorder
-        files = recorder.to_seal(last=final)
+        files = recorder.files_to_seal(last=final)
         if not files and not final:
             return
-        recorder.keys.active()  # without one, nothing more is done
-        # An anchor behind the last row: with both ends fixed, sealing again gives the same times.
-        self._guarded(stream.anchor, "noting the time")
+        recorder.keys.active()  # raises without a key
+        # With an anchor after the last row, sealing again gives the same times.
+        self._guarded(stream.anchor, "recording an anchor")
 
         def report(sealed: SealedSegment) -> None:
             stream.waiting[sealed.file.path.name] = (sealed.file.table, sealed.file.rows)
-            recorder.gap_notes.count_left_out(sealed.file.table, sealed.gaps_by_reason)
+            recorder.gap_notes.count_sealing_losses(sealed.file.table, sealed.gaps_by_reason)
 
         try:
             seal(sealing_of(stream, recorder.keys), files, final=final, report=report)
-        finally:  # what was sealed before a failure is on its way all the same
-            recorder.unsealed.forget_sealed()
+        finally:  # segments sealed before an error are uploaded
+            recorder.unsealed.remove_sealed()
             self._uploading.wake()
 
     def _finish(self) -> None:
         recorder = self._recorder
         self._leave_vanished()
-        recorder.reopen_for_the_end()
+        recorder.reopen_for_gaps()
         recorder.gap_notes.flush()
         recorder.collect()
         stream = recorder.require()
-        finish(stream.folder, stream.note, partial(self._given_up, stream))
+        finish(stream.folder, stream.note, partial(self._count_evicted, stream))
         self._seal(stream, final=True)
-        self._finished = True
+        self._is_all_sealed = True
         if self._forked and recorder.stream is not None:
             self._adoption.adopt_children(recorder.stream, self._patience_s)
 
     def _leave_vanished(self) -> None:
-        """Give up a stream whose folder vanished, once it is known whether what is being sent of it has arrived.
+        """Drop a stream whose folder was deleted, after a running upload of it has ended.
 
-        While that takes long, the stream is kept: nothing is sealed then, and what is recorded finds no new files.
+        If the upload takes long, the stream is kept; until then nothing is sealed, and no new files are created.
         """
         recorder = self._recorder
         if recorder.stream is None or not recorder.stream.is_gone():
             return
-        known = self._uploading.lock.acquire(timeout=self._patience_s())
+        is_locked = self._uploading.lock.acquire(timeout=self._patience_s())
         try:
-            if known or self._stopping:
+            if is_locked or self._stopping:
                 recorder.abandon_stream()
         finally:
-            if known:
+            if is_locked:
                 self._uploading.lock.release()
 
     def reassign(self, launch: Launch) -> bool:
-        """Record for another run or rank from here on, see `ranklake.capture.recording.reassignment`.
+        """Record for another run or rank from now on, see `ranklake.capture.recording.reassignment`.
 
-        The sealer's thread does it; another waits for that. False, and nothing is done, while what was recorded is
-        being sent.
+        The sealer's thread does it, and other threads wait. Return False, without a change, while a segment is being
+        uploaded.
         """
         if threading.current_thread() is self._threads[0] or not self._threads[0].is_alive():
             return self._reassign(launch)
-        return self._reassignments.ask(launch, self._sealer_wakes.set)
+        return self._reassignments.request(launch, self._sealer_wakes.set)
 
     def _reassign(self, launch: Launch) -> bool:
         if not self._uploading.lock.acquire(timeout=self._patience_s()):
@@ -277,45 +277,45 @@ class RecorderThreads:
         return True
 
     def _patience_s(self) -> float:
-        """Return how long the sealer may wait for a segment that is being sent."""
-        return max(0.0, min(_PATIENCE_S, self._deadline - time.monotonic()) if self._stopping else _PATIENCE_S)
+        """Return how many seconds the sealer may wait for a running upload."""
+        return max(0.0, min(_LOCK_TIMEOUT_S, self._deadline - time.monotonic()) if self._stopping else _LOCK_TIMEOUT_S)
 
     def _evict(self, stream: Stream) -> None:
-        """Give up what waits longest, where that was chosen and the disk budget is nearly used up."""
+        """Evict the oldest segments if the setting says so and the disk budget is nearly used up."""
         if self._settings.backpressure != "drop_oldest":
             return
-        on_delete = partial(self._given_up, stream)
+        on_delete = partial(self._count_evicted, stream)
         finish(stream.folder, stream.note, on_delete)
         make_room(self._recorder.budget, stream, on_delete)
 
-    def _given_up(self, stream: Stream, file: SealedFile) -> None:
+    def _count_evicted(self, stream: Stream, file: SealedFile) -> None:
         stream.waiting.pop(file.path.name, None)
-        self._recorder.gap_notes.count_given_up(file.table, file.rows)
+        self._recorder.gap_notes.count_evicted(file.table, file.rows)
 
     def _keep_uploading(self) -> None:
         while not self._stopping:
             self._uploading.begin_round()
-            self._guarded(self._uploading.send_what_waits, "uploading")
+            self._guarded(self._uploading.send_waiting, "uploading")
             self._uploading.wait()
-        # The stream is let go of when nobody seals in it any more, however late; `stop` does not wait for that.
+        # The stream is closed only after sealing has ended, however late; `stop` does not wait for it.
         self._sealing_over.wait()
-        finish = partial(self._uploading.finish, self._deadline, all_sealed=self._finished)
+        finish = partial(self._uploading.finish, self._deadline, all_sealed=self._is_all_sealed)
         self._guarded(finish, "uploading at the end")
 
     def report_late(self) -> None:
-        """Write down what was refused after the close; see `ranklake.capture.recording.uploading`."""
-        report_late(self._recorder, self._uploading, is_finished=self._finished)
+        """Record the rows refused after the close as gaps; see `ranklake.capture.recording.uploading`."""
+        report_late(self._recorder, self._uploading, is_finished=self._is_all_sealed)
 
     def _guarded(self, work: Callable[[], object], doing: str) -> None:
-        """Do something whose failure must end neither the thread nor the training."""
+        """Run some work, and log its errors as warnings instead of raising them."""
         try:
             work()
-        except (OSError, RefusedError) as error:  # the local spool is full or away: try again in a second
+        except (OSError, RefusedError) as error:  # the local spool is full or missing: the next round tries again
             self._recorder.gaps.warn(doing, f"{doing}: {error}; trying again")
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 self._spares.make_room()
         except EncryptionError as error:
-            message = f"nothing is sealed or sent: {error}; it waits in {self._recorder.root}; trying again"
+            message = f"nothing is sealed or sent: {error}; rows wait in {self._recorder.root}; trying again"
             self._recorder.gaps.warn("encryption", message)
         except Exception as error:  # noqa: BLE001 - a bug of ours
             self._recorder.gaps.warn(doing, f"{doing} failed: {type(error).__name__}: {error}")

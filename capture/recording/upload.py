@@ -1,9 +1,9 @@
-"""Upload: sends sealed segments to the store under content-based names, so that sending one twice is harmless.
+"""Upload: send sealed segments to the store under content-based names, so that a repeated upload does no harm.
 
     ….sealed ─▶ PUT ─▶ verify ─▶ ….acked ─▶ deleted
 
-Object stores show an object whole or not at all. Elsewhere the bytes go to a name ending in .tmp first, which ingest
-does not look at, and are renamed when they are all there.
+In object stores, an object appears only when it is complete. In other stores, the bytes are first written to a name
+ending in .tmp, which ingest ignores, and then renamed.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "oci", "r2"})
 _EXTRAS: Final = {"s3": "s3", "s3a": "s3"}
-"""Extras of ours that bring what opens a protocol."""
+"""Our extras that install the client of a protocol."""
 _BUSY: Final = frozenset({429, 503})
 
 
@@ -40,7 +40,7 @@ class UploadError(RanklakeError):
 
 @dataclass(frozen=True, slots=True)
 class UploadResult:
-    """What one round over a stream did: segments and rows stored, segments left."""
+    """Result of uploading a stream: segments and rows stored, and segments left."""
 
     segments: int = 0
     rows: int = 0
@@ -48,43 +48,43 @@ class UploadResult:
 
 
 def missing_package(uri: str) -> str:
-    """Return what is missing for a spool's URI to be opened, and how to get it; empty if nothing is."""
+    """Return why a spool's URI cannot be opened, with the command that installs its client; empty if it can."""
     protocol, has_scheme, _ = uri.partition("://")
     if not has_scheme or "::" in uri:
         return ""
-    from fsspec.registry import known_implementations, registry  # not before there is a spool
+    from fsspec.registry import known_implementations, registry  # not at the top: only runs with a spool pay for it
 
     if protocol in registry:
         return ""
-    known = known_implementations.get(protocol)
-    if known is None:
+    implementation = known_implementations.get(protocol)
+    if implementation is None:
         return f"unknown file system {protocol!r}"
-    module = known["class"].partition(".")[0]
+    module = implementation["class"].partition(".")[0]
     if importlib.util.find_spec(module) is not None:
         return ""
     extra = _EXTRAS.get(protocol)
-    wanted = f"'ranklake[{extra}]'" if extra else module
-    return f"pip install {wanted}"
+    package = f"'ranklake[{extra}]'" if extra else module
+    return f"pip install {package}"
 
 
 class Uploader:
-    """The store behind a spool URI. One object may serve several threads.
+    """Uploads to the store of a spool URI. Several threads may share one object.
 
     Parameters
     ----------
     uri
         Folder or fsspec URI of the spool.
     storage_options
-        Handed to fsspec as they are, except for references among them, which are followed again after a failure, and
-        ``put``: keywords that go with each PUT, such as ``encryption_scope`` for
-        az:// and ``kms_key_name`` for gs://. (s3:// has a place for them, ``s3_additional_kwargs``.)
+        Options for fsspec, with two exceptions. References to secrets are resolved, and resolved again after a failure.
+        ``put`` has keywords for each PUT, such as ``encryption_scope`` for az:// and ``kms_key_name`` for gs:// (for
+        s3://, use ``s3_additional_kwargs``).
 
     Attributes
     ----------
     retries
-        Tries that failed.
+        Number of failed attempts.
     last_error
-        Why the last try failed, without credentials; empty after a try that succeeded.
+        Reason of the last failure, without credentials; empty after a success.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class Uploader:
         self.breaker = breaker or Breaker()
         self.retries = 0
         self.last_error = ""
-        self._given = dict(storage_options or {})
-        self._options = self._given
+        self._given_options = dict(storage_options or {})
+        self._options = self._given_options
         self._put_options: dict[str, Any] = {}
         self._store: tuple[fsspec.AbstractFileSystem | None, str] | None = None
 
@@ -107,26 +107,26 @@ class Uploader:
         stop: Callable[[], bool] = lambda: False,
         deadline: float | None = None,
     ) -> UploadResult:
-        """Upload what is sealed in a stream's folder, one by one.
+        """Upload the sealed segments of a stream's folder, one by one.
 
         Parameters
         ----------
         acked
-            Told of each segment that is stored.
+            Called with each stored segment.
         stop
-            Asked before each segment.
+            Checked before each segment; true ends the upload.
         deadline
-            `time.monotonic` until which waits of the breaker are sat out; by default a wait ends the round.
+            Time of `time.monotonic` until which to wait for the breaker; by default, a wait ends the upload.
 
         Returns
         -------
-        What was done. Nothing is raised for a store that fails: see `last_error`. Raises `OSError` if the local
-        spool does.
+        Counts of stored and remaining segments. Errors of the store are not raised; see `last_error`. Raises `OSError`
+        for errors of the local spool.
 
         Notes
         -----
-        Bytes that decayed on the disk are sent all the same: ingest sees that they do not have the digest in their
-        name, and puts them into quarantine, counted. What the node's agent sent meanwhile is passed over.
+        Segments that were damaged on disk are sent, too. Ingest finds that they do not match the digest in their name,
+        and moves them to quarantine. Segments that the node's agent has sent meanwhile are skipped.
         """
         name = StreamName.of(folder)
         if name is None:
@@ -152,7 +152,7 @@ class Uploader:
         try:
             raw = file.read_to_send()
         except FileNotFoundError:
-            file.acked.unlink()  # the agent has sent it; if nobody has, the folder vanished, and this raises
+            file.acked.unlink()  # the agent has sent it; if not, the folder was deleted, and this raises
             return True
         if not self.send(file.remote(name), raw, deadline):
             return False
@@ -160,24 +160,24 @@ class Uploader:
         return True
 
     def send(self, path: str, raw: bytes, deadline: float | None = None) -> bool:
-        """Store bytes under a path below the spool, as often as the breaker lets it until a deadline.
+        """Store bytes under a path in the spool, with repeated attempts until a deadline, as the breaker allows.
 
-        Return whether they are there; if not, `last_error` says why. By default one try is made, if the breaker has
-        nothing against it.
+        Return whether they were stored; if not, `last_error` has the reason. Without a deadline, there is at most one
+        attempt.
         """
         while self._may_go(deadline):
             try:
                 self.put(path, raw)
-            except Exception as error:  # noqa: BLE001 - object stores raise a class of their own per client
+            except Exception as error:  # noqa: BLE001 - each store's client raises different classes
                 self.retries += 1
                 self.last_error = self._error_line(error)
-                if LATER in self._given:  # what references give may have been rotated
+                if LATER in self._given_options:  # referenced secrets may have been rotated
                     forget()
                     self._store = None
                 self.breaker.failed(throttled=_is_throttled(error))
                 if deadline is None:
                     return False
-            except BaseException:  # the process is being ended: whoever catches that finds no probe under way
+            except BaseException:  # the process is being ended: do not leave the breaker in a probe
                 self.breaker.failed()
                 raise
             else:
@@ -187,12 +187,12 @@ class Uploader:
         return False
 
     def _error_line(self, error: Exception) -> str:
-        """Return one line about an error that may be logged: clients quote requests, and requests may be signed."""
+        """Return one line about an error, without secrets: clients quote requests, which may contain signatures."""
         line = " ".join(f"{type(error).__name__}: {error}".split())
         return remove_secrets(line, secrets_in(self._options))[:300]
 
     def put(self, path: str, raw: bytes) -> None:
-        """Store bytes under a path below the spool and verify them. Raises what the store raises."""
+        """Store bytes under a path in the spool and verify their size. Raises the store's errors."""
         fs, root = self._connect()
         target = f"{root}/{path}"
         if fs is None:
@@ -208,30 +208,30 @@ class Uploader:
         fs.invalidate_cache(posixpath.dirname(target))
         size = fs.info(target)["size"]
         if size != len(raw):
-            raise UploadError(f"the store holds {size} bytes of {len(raw)}", where=f"{self.uri}/{path}")
+            raise UploadError(f"the store has {size} bytes of {len(raw)}", where=f"{self.uri}/{path}")
 
     def _put_object(self, fs: "fsspec.AbstractFileSystem", target: str, raw: bytes) -> None:
-        if self._put_options and "gs" in fs.protocol:  # its pipe_file knows of no such keywords
+        if self._put_options and "gs" in fs.protocol:  # its pipe_file does not accept these keywords
             with fs.open(target, "wb", **self._put_options) as file:
                 file.write(raw)
         else:
             fs.pipe_file(target, raw, **self._put_options)
 
     def _connect(self) -> "tuple[fsspec.AbstractFileSystem | None, str]":
-        """Return the store, an object of our own: what is set here must not reach the caller's other uses of it.
+        """Return the store's client and the root path; None as the client for local folders.
 
-        None stands for this machine's folders, which need no client.
+        The client is not shared, so that changing its settings does not affect other code of the process.
         """
         if self._store is None:
             self._store = _folder(self.uri) or self._client()
         return self._store
 
     def _client(self) -> "tuple[fsspec.AbstractFileSystem | None, str]":
-        # Only where there is a store: the agent starts a process every minute, and half of its start would be this.
+        # Not at the top: the agent starts a process every minute, and these imports would double its start time.
         import fsspec
         from fsspec.implementations.local import LocalFileSystem
 
-        self._options = followed_options(self.uri, self._given)  # what is known from here on is hidden in errors
+        self._options = followed_options(self.uri, self._given_options)  # `_error_line` removes these secrets
         self._put_options = dict(self._options.pop(PUT, None) or {})
         options = _one_try(self.uri, self._options)
         fs, root = fsspec.url_to_fs(self.uri, skip_instance_cache=True, **options)
@@ -241,16 +241,16 @@ class Uploader:
 
 
 def _folder(uri: str) -> tuple[None, str] | None:
-    """Return where a URI that is a plain path leads; None if fsspec has to be asked."""
+    """Return the absolute path of a URI that is a plain path; None if it needs fsspec."""
     if "://" in uri or "::" in uri:
         return None
     return None, str(Path(uri).expanduser().absolute())
 
 
 def _one_try(uri: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return options by which a client tries once: a store that is asked too much is to be left alone, by the breaker.
+    """Return options that turn off a client's own retries, because the breaker decides when to try again.
 
-    Left to themselves, s3fs and botocore ask it some twenty times before they say a word.
+    By default, s3fs and botocore try about twenty times before they report an error.
     """
     if not uri.startswith(("s3://", "s3a://")):
         return options
@@ -267,21 +267,21 @@ def _put_local(target: Path, raw: bytes) -> None:
             file.write(raw)
             file.flush()
             os.fsync(file.fileno())
-        sound = temporary.read_bytes() == raw
-        if sound:
+        is_equal = temporary.read_bytes() == raw
+        if is_equal:
             temporary.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    if not sound:
+    if not is_equal:
         temporary.unlink()
         raise UploadError("the bytes read back are not those written", where=str(target))
     sync_folder(target.parent)
 
 
 def _is_throttled(error: BaseException | None) -> bool:
-    """Whether a store's error means: too many requests. Looks for an HTTP status where the clients put it."""
+    """Whether a store's error means too many requests, by the HTTP status in the places where clients put it."""
     while error is not None:
         response = getattr(error, "response", None)
         statuses = [getattr(error, name, None) for name in ("status", "status_code", "code", "http_status")]
@@ -305,13 +305,13 @@ class WaitingSegment:
     Attributes
     ----------
     remote
-        Its path below the spool when it is sent alone.
+        Path in the spool if it is sent alone.
     uri
-        The spool that it is meant for; empty if nobody said.
+        Destination; empty if unknown.
     size_bytes, age_s
-        Of the file, and since it was sealed.
+        Size of the file, and time since it was sealed.
     adopted
-        True if its process is dead: then it is sent at once, and nobody else deletes it.
+        Whether its process is dead. Such a segment is sent immediately, and deleted by the agent.
     """
 
     file: SealedFile
@@ -323,7 +323,7 @@ class WaitingSegment:
 
 
 def packs_of(waiting: list[WaitingSegment]) -> Iterator[list[WaitingSegment]]:
-    """Yield what goes into one pack each: one spool's segments, those of one table side by side."""
+    """Yield the members of each pack: segments for the same spool, sorted by table."""
     members: list[WaitingSegment] = []
     size = 0
     for item in sorted(waiting, key=lambda item: (item.uri, item.file.table, item.remote)):

@@ -1,4 +1,4 @@
-"""Uploading: when and by whom one recorder's segments are sent: this process, or the node's agent."""
+"""Uploading: decide when one recorder's segments are sent, and whether this process or the node's agent sends them."""
 
 import threading
 import time
@@ -19,14 +19,14 @@ AGENT_EVERY_S: Final = 5.0
 
 
 class Uploading:
-    """Sends the sealed segments of one recorder. One thread calls `wait`, `send_what_waits` and `finish`.
+    """Sends the sealed segments of one recorder. A single thread calls `wait`, `send_waiting` and `finish`.
 
     Parameters
     ----------
     storage_options
-        For the spool, handed to fsspec.
+        Options of the spool for fsspec.
     guarded
-        Does something whose failure must end neither the thread nor the training, and reports it.
+        Runs some work, and logs its errors instead of raising them.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Uploading:
     uploader
         None for a run without a spool.
     lock
-        Held while segments of the stream are sent, or while nobody may send any.
+        Acquired while segments of the stream are sent, or must not be sent.
     """
 
     def __init__(
@@ -48,37 +48,37 @@ class Uploading:
         self.storage_options = storage_options
         self.uploader = Uploader(recorder.spool, storage_options) if recorder.spool else None
         self.lock = threading.Lock()
-        self._wakes = threading.Event()
-        self._look_again_s: float | None = None  # after which the uploader looks without being woken
+        self._wake_event = threading.Event()
+        self._next_round_s: float | None = None  # until the next round without a wake-up
 
     def wake(self) -> None:
-        """Have it looked at once what waits."""
-        self._wakes.set()
+        """Start the next round immediately."""
+        self._wake_event.set()
 
     def begin_round(self) -> None:
-        """Note that it is looked now: who wakes from here on has it looked again."""
-        self._wakes.clear()
-        self._look_again_s = AGENT_EVERY_S
+        """Begin a round. A later call of `wake` causes another round."""
+        self._wake_event.clear()
+        self._next_round_s = AGENT_EVERY_S
 
     def wait(self) -> None:
-        """Wait until it is to be looked again."""
-        self._wakes.wait(self._look_again_s)
+        """Wait until the next round."""
+        self._wake_event.wait(self._next_round_s)
 
-    def send_what_waits(self) -> None:
-        """Upload what is sealed, or leave it to the agent; choose when to look again."""
+    def send_waiting(self) -> None:
+        """Upload sealed segments, or leave them to the agent; set the time of the next round."""
         if self._left_to_agent():
             return
         left = self.push(None) if self._recorder.stream is not None else 0
         breaker = self.uploader.breaker if left and self.uploader is not None else None
-        self._look_again_s = None if breaker is None else max(0.05, breaker.left_s())
+        self._next_round_s = None if breaker is None else max(0.05, breaker.left_s())
 
     def has_agent(self) -> bool:
-        """Whether the node has an agent that sends for this spool."""
+        """Whether the node has an agent that uploads to this spool."""
         agent = leader(self._recorder.root)
         return agent is not None and agent.uploads_to(self._recorder.spool)
 
     def _left_to_agent(self) -> bool:
-        """Note what the node's agent has sent; return whether it is to be trusted with what waits."""
+        """Delete segments that the node's agent has sent; return whether the others are left to the agent."""
         stream = self._recorder.stream
         if stream is None or not stream.waiting:
             return False
@@ -89,7 +89,7 @@ class Uploading:
         return oldest is None or time.time() - oldest < self._recorder.settings.agent_patience_s
 
     def push(self, deadline: float | None) -> int:
-        """Upload what is sealed; return how many segments are left."""
+        """Upload sealed segments; return how many are left."""
         stream = self._recorder.stream
         if stream is None:
             return 0
@@ -100,18 +100,18 @@ class Uploading:
             if self.uploader is None:
                 return len(sealed_files(stream.folder))
             acked = partial(_acknowledge_file, stream)
-            late = partial(_is_past, deadline)
-            pushed = self.uploader.push(stream.folder, acked=acked, stop=late, deadline=deadline)
-        except OSError:  # the folder vanished, say: the sealer sees that, too
+            is_late = partial(_is_past, deadline)
+            result = self.uploader.push(stream.folder, acked=acked, stop=is_late, deadline=deadline)
+        except OSError:  # such as a deleted folder, which the sealer handles
             return 1
         finally:
             self.lock.release()
-        if pushed.left and self.uploader.last_error:  # else the deadline came before any failure
+        if result.left and self.uploader.last_error:  # without an error, the deadline came before any attempt failed
             self._recorder.gaps.warn("upload", f"the spool cannot be reached, trying on: {self.uploader.last_error}")
-        return pushed.left
+        return result.left
 
     def finish(self, deadline: float, *, all_sealed: bool) -> None:
-        """Upload the last segments; remove the stream if they all went, else leave it to recovery."""
+        """Upload the last segments. Delete the stream if all were sent, else leave it to recovery."""
         if self._left_to_agent():
             stream, self._recorder.stream = self._recorder.stream, None
             if stream is not None:
@@ -140,7 +140,7 @@ def _is_past(deadline: float | None) -> bool:
 
 
 def _sealed_at(stream: Stream, name: str) -> float | None:
-    """Return when a segment was sealed, in wall seconds since 1970; None if its file is gone."""
+    """Return when a segment was sealed, in wall seconds since 1970; None if its file was deleted."""
     try:
         return (stream.folder / name).stat().st_mtime
     except OSError:
@@ -148,7 +148,7 @@ def _sealed_at(stream: Stream, name: str) -> float | None:
 
 
 def _any_open(stream: Stream) -> bool:
-    """Whether there are files that were not sealed: a write into one never ended, say."""
+    """Whether there are unsealed files, such as one with a write that never ended."""
     try:
         return bool(open_files(stream.folder))
     except OSError:  # the folder vanished
@@ -159,21 +159,21 @@ def _acknowledge_file(stream: Stream, file: SealedFile) -> None:
     stream.waiting.pop(file.path.name, None)
 
 
-_SEND_S: Final = 5.0
+_SEND_TIMEOUT_S: Final = 5.0
 
 
 def report_late(recorder: Recorder, uploading: Uploading, *, is_finished: bool) -> None:
-    """Write down what was refused after the close, and send it.
+    """Record the rows that were refused after the close as gaps, and upload them.
 
-    Called at interpreter exit. Where there is no place for a stream the count is reported and lost.
+    Called at interpreter exit. If no stream can be created, the count is logged and lost.
 
     Parameters
     ----------
     is_finished
-        Whether all that was recorded is sealed: nobody looks at the recorder's own stream any more.
+        Whether all files of the recorder are sealed, so that its stream takes no more gaps.
     """
-    is_sending = recorder.stream is not None  # the last segments are still on their way
-    if is_sending and not is_finished:  # whoever seals the rest finds them
+    is_sending = recorder.stream is not None  # the last segments are still being sent
+    if is_sending and not is_finished:  # the process that seals the rest counts them
         recorder.gap_notes.flush()
         return
     counts = recorder.gaps.drain()
@@ -183,29 +183,29 @@ def report_late(recorder: Recorder, uploading: Uploading, *, is_finished: bool) 
         stream = recorder.new_stream()
     except RefusedError as refused:
         rows = counts.total()
-        recorder.gaps.warn("late", f"{rows} gaps are in no segment, for lack of a place: {refused.detail}")
+        recorder.gaps.warn("late", f"{rows} gaps are in no segment, because no stream can be made: {refused.detail}")
         return
     stream.note_gaps(counts)
     seal(sealing_of(stream, recorder.keys), [], final=True)
     if uploading.uploader is not None and not is_sending:
-        pushed = uploading.uploader.push(stream.folder, deadline=time.monotonic() + _SEND_S)
-        if pushed.left == 0:
+        result = uploading.uploader.push(stream.folder, deadline=time.monotonic() + _SEND_TIMEOUT_S)
+        if result.left == 0:
             stream.discard()
             return
     stream.close()
 
 
 class Adoption:
-    """Takes over others' streams for one recorder.
+    """Adopts streams of dead processes for one recorder.
 
     Parameters
     ----------
     uploading
-        Sends what they hold.
+        Uploads their segments.
     guarded
-        Does something whose failure must end neither the thread nor the training, and reports it.
+        Runs some work, and logs its errors instead of raising them.
     is_over
-        Says whether there is no more time for it.
+        Whether to stop.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class Adoption:
         self._guarded, self._is_over = guarded, is_over
 
     def recover(self) -> None:
-        """Recover what dead processes left in the local spool, once."""
+        """Recover the streams of dead processes in the local spool, once."""
         if self._uploading.has_agent():
             return
         recorder, uploading = self._recorder, self._uploading
@@ -227,12 +227,12 @@ class Adoption:
         self._guarded(lambda: recovery.run(stop=self._is_over), "recovering what dead processes left")
 
     def adopt_children(self, stream: Stream, patience_s: Callable[[], float]) -> None:
-        """Take over the streams of this process's forked children that have died.
+        """Adopt the streams of this process's forked children that have died.
 
         Parameters
         ----------
         patience_s
-            Says how long to wait, before each of them, for what is being sent.
+            Returns how many seconds to wait for a running upload, before each stream.
         """
         if self._uploading.has_agent():
             return
@@ -241,6 +241,6 @@ class Adoption:
                 family, keys = stream.owner.family, self._recorder.keys
                 adopt = partial(recover_stream, folder, self._uploading.uploader, family=family, keys=keys)
                 try:
-                    self._guarded(adopt, f"recovering {folder}")  # a damaged one must not block the others, nor a flush
+                    self._guarded(adopt, f"recovering {folder}")  # a damaged stream must not block others
                 finally:
                     self._uploading.lock.release()

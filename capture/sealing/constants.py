@@ -1,6 +1,6 @@
-"""Columns that have one value in all rows of a segment, which its footer says in their place.
+"""Constants: columns with the same value in all rows of a segment, which are stored in its footer instead.
 
-`ranklake.lake.ingest.footer_columns` does not trust what a footer says; here segments are our own.
+`ranklake.lake.ingest.footer_columns` reads footers that are not trusted; this module handles our own segments.
 """
 
 from collections.abc import Mapping
@@ -17,19 +17,19 @@ from ranklake.lake.contracts.model import Contract
 from ranklake.segments.segment import CONSTANT_CHARACTERS, REFUSED
 
 _BITS: Final = {"int32": np.uint32, "int64": np.uint64, "float32": np.uint32, "float64": np.uint64}
-"""Numbers are compared bit by bit: 0.0 is not -0.0."""
+"""Numbers are compared by their bits: 0.0 differs from -0.0."""
 
 
 @lru_cache(maxsize=64)
-def _candidates(of: Contract) -> dict[str, str]:
-    """Types of the columns of a table that a footer may say, as those that the Delta log may."""
-    own = {"slot", "ts"}
-    may = {column.name: column.type for column in of.columns if column.name in statistics_columns(of)}
-    return {name: kind for name, kind in may.items() if name not in own and kind in {"string", "bool", *_BITS}}
+def _candidates(contract: Contract) -> dict[str, str]:
+    """Return the types of the columns whose values a footer may contain: those with statistics in the Delta log."""
+    allowed = {column.name: column.type for column in contract.columns if column.name in statistics_columns(contract)}
+    kinds = {"string", "bool", *_BITS}
+    return {name: kind for name, kind in allowed.items() if name not in {"slot", "ts"} and kind in kinds}
 
 
-def constants_in(table: pa.Table, of: Contract) -> dict[str, dict[str, Any]]:
-    """Return constants of rows as a footer has them: ``{type: {column: value}}``.
+def constants_in(table: pa.Table, contract: Contract) -> dict[str, dict[str, Any]]:
+    """Return the constants of some rows in the footer's form: ``{type: {column: value}}``.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def constants_in(table: pa.Table, of: Contract) -> dict[str, dict[str, Any]]:
     constants: dict[str, dict[str, Any]] = {}
     if not len(table) or REFUSED in table.column_names:
         return constants
-    candidates = _candidates(of)
+    candidates = _candidates(contract)
     for name in table.column_names:
         kind = candidates.get(name)
         column = table[name]
@@ -49,8 +49,8 @@ def constants_in(table: pa.Table, of: Contract) -> dict[str, dict[str, Any]]:
     return constants
 
 
-def _constant(column: pa.ChunkedArray, kind: str) -> Any:  # noqa: ANN401 - whatever the column holds
-    """Return the value of all rows; None where they differ, or where a footer cannot say it."""
+def _constant(column: pa.ChunkedArray, kind: str) -> Any:  # noqa: ANN401 - any type of column
+    """Return the value of all rows; None if values differ, or a footer cannot contain the value."""
     if kind in _BITS:
         value = column[0].as_py()
         bits = [_bits(chunk, kind) for chunk in column.chunks if len(chunk)]
@@ -61,7 +61,7 @@ def _constant(column: pa.ChunkedArray, kind: str) -> Any:  # noqa: ANN401 - what
 
 
 def constant_columns(constants: Mapping[str, Mapping[str, Any]], rows: int) -> dict[str, pa.Array]:
-    """Return the columns that constants of a footer stand for."""
+    """Return the columns of a footer's constants, repeated for all rows."""
     return {
         name: pa.repeat(pa.scalar(value, ARROW_TYPES[kind]), rows)
         for kind, values in constants.items()
@@ -70,6 +70,6 @@ def constant_columns(constants: Mapping[str, Mapping[str, Any]], rows: int) -> d
 
 
 def _bits(chunk: pa.Array, kind: str) -> npt.NDArray[Any]:
-    """Return the bits of numbers without NULL. From their buffer: Arrow's `to_numpy` would import pandas."""
+    """Return the bits of numbers without NULL, read from their buffer because `to_numpy` would import pandas."""
     bits = np.dtype(_BITS[kind])
     return np.frombuffer(chunk.buffers()[1], bits, len(chunk), chunk.offset * bits.itemsize)

@@ -1,7 +1,7 @@
-"""Keys: the keys with which this process encrypts and signs segments, or why there are none.
+"""Keys: the keys with which this process encrypts and signs segments.
 
-Segments are encrypted and signed when they are sealed, so that what uploads them needs no key. It fails closed: where
-either is asked for and its key cannot be read, nothing is sealed; rows wait in the local spool until it can.
+Segments are encrypted and signed when they are sealed, so uploading needs no key. If a configured key cannot be read,
+nothing is sealed, and rows wait in the local spool until the key is available.
 """
 
 import threading
@@ -15,7 +15,7 @@ TRY_AGAIN_S: Final = 10.0
 
 
 class ActiveKeys(NamedTuple):
-    """What a segment is encrypted and signed with; None for neither."""
+    """The keys for encrypting and signing a segment; None for a step that is not configured."""
 
     encryption: Key | None = None
     signing: Key | None = None
@@ -25,12 +25,12 @@ NO_KEYS: Final = ActiveKeys()
 
 
 class SealingKeys:
-    """Where the keys come from; each is read when it is needed first, and then kept for this object's life.
+    """The configured keys. Each key is read when it is first needed, and then kept.
 
     Parameters
     ----------
     encryption, signing
-        Sources as `ranklake.segments.keys` reads them; empty: segments are not encrypted, or not signed.
+        Sources for `ranklake.segments.keys`; empty to not encrypt, or not sign.
     """
 
     def __init__(self, encryption: str = "", signing: str = "") -> None:
@@ -39,12 +39,12 @@ class SealingKeys:
 
     @property
     def encrypts(self) -> bool:
-        """Whether segments are to be encrypted."""
+        """Whether segments must be encrypted."""
         return bool(self._encryption.source)
 
     @property
     def signs(self) -> bool:
-        """Whether segments are to be signed."""
+        """Whether segments must be signed."""
         return bool(self._signing.source)
 
     def active(self, *, encrypted: bool = False, signed: bool = False) -> ActiveKeys:
@@ -53,46 +53,46 @@ class SealingKeys:
         Parameters
         ----------
         encrypted, signed
-            Whoever recorded the segments asked for it, whether this process is configured for it or not.
+            Whether the process that recorded the rows requires it, even if this process is not configured for it.
 
         Raises
         ------
         EncryptionError
-            A key cannot be read. A source that failed is left alone for `TRY_AGAIN_S` before it is asked again.
+            A key cannot be read. After a failure, the source is not read again for `TRY_AGAIN_S`.
         """
-        return ActiveKeys(self._encryption.key(wanted=encrypted), self._signing.key(wanted=signed))
+        return ActiveKeys(self._encryption.key(is_required=encrypted), self._signing.key(is_required=signed))
 
     def find(self, key_id: str) -> Key:
-        """Return the key of a name, to decrypt with. Raises `EncryptionError`."""
+        """Return the key with an id, for decryption. Raises `EncryptionError`."""
         return find_key(self._encryption.source, key_id)
 
 
 class _ActiveKey:
     """The active key of one source."""
 
-    def __init__(self, source: str, done: str, *, ciphers: bool) -> None:
+    def __init__(self, source: str, action: str, *, ciphers: bool) -> None:
         self.source = source
-        self._done, self._ciphers = done, ciphers
+        self._action, self._ciphers = action, ciphers
         self._lock = threading.Lock()
         self._key: Key | None = None
-        self._trouble: tuple[float, EncryptionError] | None = None
+        self._last_error: tuple[float, EncryptionError] | None = None
 
-    def key(self, *, wanted: bool) -> Key | None:
+    def key(self, *, is_required: bool) -> Key | None:
         if not self.source:
-            if wanted:
-                lack = f"these segments are to be {self._done}, and no key is configured here"
-                raise MissingKeyError(lack, hint=KEY_HINT)
+            if is_required:
+                problem = f"these segments must be {self._action}, but no key is configured here"
+                raise MissingKeyError(problem, hint=KEY_HINT)
             return None
         with self._lock:
-            if self._trouble is not None and time.monotonic() < self._trouble[0]:
-                raise self._trouble[1]
+            if self._last_error is not None and time.monotonic() < self._last_error[0]:
+                raise self._last_error[1]
             if self._key is None:
                 try:
                     key = read_keyring(self.source).active
                     if self._ciphers:
-                        key.cipher(bytes(32))  # whether the library is there
+                        key.cipher(bytes(32))  # raises if the library is missing
                 except EncryptionError as error:
-                    self._trouble = time.monotonic() + TRY_AGAIN_S, error
+                    self._last_error = time.monotonic() + TRY_AGAIN_S, error
                     raise
                 self._key = key
             return self._key

@@ -1,4 +1,4 @@
-"""Masked: rows of importers and of what people say, masked before they are sealed. Pure, except that it reads keys."""
+"""Masked: mask rows of importers and annotations before they are sealed."""
 
 import json
 from dataclasses import replace
@@ -17,14 +17,14 @@ from ranklake.segments.segment import REFUSED_ROW
 
 
 class SealedMasks:
-    """Masks of whole columns, for commands: what is wrong is raised, and nothing is written."""
+    """Masks of whole columns, for commands, which report errors before anything is written."""
 
     def __init__(self, masks: CaptureMasks = NO_MASKS, pseudonyms: Pseudonyms | None = None) -> None:
         self._masks, self._pseudonyms = masks, pseudonyms
 
     @classmethod
     def of(cls, policy: Path | None, key: str, overlay: Path | Overlay | None) -> Self:
-        """Return those of a policy. Raises `MaskError`, `NoPseudonymsError`, `MissingKeyError`."""
+        """Return the masks of a policy. Raises `MaskError`, `NoPseudonymsError`, `MissingKeyError`."""
         if policy is None:
             return cls()
         masks = load_capture_masks(policy, load_contracts(overlay))
@@ -34,11 +34,11 @@ class SealedMasks:
         return cls(masks, Pseudonyms.of(key) if masks.hashed else None)
 
     def masks(self, table: str, column: str) -> bool:
-        """Whether a column is masked: nothing may be derived from it then."""
+        """Whether a column is masked. Other columns must not be derived from its values then."""
         return column in self._masks.columns.get(table, {})
 
     def mask_rows(self, table: str, rows: Rows) -> Rows:
-        """Return rows of a table as they may be written; of those that did not convert, where they stood."""
+        """Return rows of a table with masked columns. Rows that did not convert keep only their place in the file."""
         masks = self._masks.columns.get(table)
         if not masks or not len(rows):
             return rows
@@ -47,9 +47,11 @@ class SealedMasks:
             for name, values in rows.columns.items()
         }
         if REFUSED_ROW in columns:
-            columns[REFUSED_ROW] = pa.array([_place(text) for text in columns[REFUSED_ROW].to_pylist()], pa.string())
+            columns[REFUSED_ROW] = pa.array(
+                [_without_text(text) for text in columns[REFUSED_ROW].to_pylist()], pa.string()
+            )
         return replace(rows, columns=columns)
 
 
-def _place(text: str) -> str:
+def _without_text(text: str) -> str:
     return json.dumps({name: value for name, value in json.loads(text).items() if name != "text"}, ensure_ascii=False)

@@ -1,13 +1,14 @@
-"""Seal: converts slot and frame files to Parquet segments.
+"""Seal: convert slot and frame files to Parquet segments.
 
-Effects in their order, so that a kill between any two is harmless:
+Steps in this order, so that a kill between two of them loses nothing:
 
-    1. Parquet under a temporary name, fsync           a later sealing overwrites it
-    2. renamed to ….sealed                             a later sealing finds it whole and goes on with 3
-    3. the frame "sealed" in meta.frames               likewise
-    4. the slot file deleted                           uploads begin only now
+    1. write Parquet to a temporary name, fsync        a later sealing overwrites it
+    2. rename it to ….sealed                           a later sealing verifies it and continues with 3
+    3. append the frame "sealed" to meta.frames        a later sealing continues with 4
+    4. delete the slot file                            only now the segment may be uploaded
 
-Sealing the same slots again, whoever does it, gives the same bytes: nothing in a segment depends on when it was sealed.
+Sealing the same slots again gives the same bytes in any process, because a segment does not depend on the time of
+sealing.
 """
 
 import dataclasses
@@ -31,7 +32,7 @@ from ranklake.capture.sealing.segment_bytes import (
     read_footer,
     segment_bytes,
 )
-from ranklake.capture.sealing.tables import read_rows, rows_there
+from ranklake.capture.sealing.tables import count_rows, read_rows
 from ranklake.capture.spool.clock import Anchor, straighten
 from ranklake.capture.spool.files import read_regular, write_whole
 from ranklake.capture.spool.meta import Meta, aside_frame, read_meta, sealed_frame
@@ -42,14 +43,14 @@ from ranklake.segments.envelope import EncryptionError, decrypt
 
 @dataclass(frozen=True, slots=True)
 class SealedSegment:
-    """A segment that was sealed just now.
+    """A new segment.
 
     Attributes
     ----------
     gaps
-        Rows that its footer counts.
+        Missing rows that its footer counts.
     gaps_by_reason
-        Those of them that were found in sealing it, by reason.
+        Those of the missing rows that sealing itself left out, by reason.
     """
 
     file: SealedFile
@@ -59,22 +60,22 @@ class SealedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Sealing(Origin):
-    """Everything about a stream that sealing needs.
+    """The facts about a stream that sealing needs.
 
     Attributes
     ----------
     folder
-        Where the stream is.
+        Folder of the stream.
     fallback
-        Anchor to compute times from if meta.frames has none; None if there is no such either.
+        Anchor for wall times if meta.frames has none; None if it is unknown, too.
     note
         Appends a frame to meta.frames; raises `OSError`.
     next_segment
-        Gives a table's next segment number.
+        Returns a table's next segment number.
     keys
-        Where they are that segments are encrypted and signed with.
+        Keys for encrypting and signing.
     encrypted, signed
-        Whether whoever recorded the stream asked for either.
+        Whether the process that recorded the stream requires it.
     """
 
     folder: Path
@@ -87,7 +88,7 @@ class Sealing(Origin):
 
 
 def sealing_of(stream: Stream, keys: SealingKeys) -> Sealing:
-    """Return what sealing needs to know of a stream that this process writes."""
+    """Return the facts for sealing a stream that this process writes."""
     return Sealing(
         name=stream.name,
         folder=stream.folder,
@@ -105,24 +106,24 @@ def sealing_of(stream: Stream, keys: SealingKeys) -> Sealing:
 def seal(
     job: Sealing, files: Sequence[OpenFile], *, final: bool, report: Callable[[SealedSegment], object] = lambda _: None
 ) -> None:
-    """Seal files of a stream that nobody writes to any more. Files without rows and gaps are deleted without a segment.
+    """Seal closed files of a stream. Files without rows and gaps are deleted without a segment.
 
     Parameters
     ----------
     files
-        Some of the stream's; at the end of the stream all of them.
+        Files to seal; with `final`, all files of the stream.
     final
-        The stream ends: then each table's last segment says so, tables that have gaps and no rows get a segment without
-        rows, and the last segment of ``events`` carries the totals.
+        Whether the stream ends. Each table's last segment is then marked, tables with gaps and without rows get a
+        segment without rows, and the last segment of ``events`` has the totals.
     report
-        Called with each new segment, also with those before a failure.
+        Called with each new segment, also before an error.
 
     Raises
     ------
     OSError
-        The disk is full, say. What was sealed is sealed; call again for the rest.
+        An error of the disk, such as no space. Segments so far are complete; call again for the rest.
     EncryptionError
-        The key to encrypt or sign with cannot be read. Likewise.
+        A key cannot be read. Segments so far are complete; call again for the rest.
     """
     for sealed in _sealing(job, files, final=final):
         if sealed is not None:
@@ -131,42 +132,41 @@ def seal(
 
 def _sealing(job: Sealing, files: Sequence[OpenFile], *, final: bool) -> Iterator[SealedSegment | None]:
     meta = read_meta(job.folder)
-    there = {(file.table, file.segment): file for file in sealed_files(job.folder)}
-    todo = sorted(files, key=lambda file: (file.table, file.segment))
-    last = {file.table: file for file in todo} if final else {}
+    existing = {(file.table, file.segment): file for file in sealed_files(job.folder)}
+    ordered = sorted(files, key=lambda file: (file.table, file.segment))
+    last = {file.table: file for file in ordered} if final else {}
     for closing_table in (False, True):
-        for file in todo:
+        for file in ordered:
             if (file.table == _LAST) is closing_table:
                 is_last = last.get(file.table) is file
-                yield _finish(job, meta, file, there) or _seal_or_put_aside(job, meta, file, final=is_last)
+                yield _finish(job, meta, file, existing) or _seal_or_put_aside(job, meta, file, final=is_last)
         if final and not closing_table:
             for table in meta.tables_with_pending():
                 if table != _LAST:
-                    yield _seal_none(job, meta, table)
+                    yield _seal_without_rows(job, meta, table)
     if final and not meta.final:
-        yield _seal_none(job, meta, _LAST)
+        yield _seal_without_rows(job, meta, _LAST)
 
 
-def _finish(job: Sealing, meta: Meta, file: OpenFile, there: dict[tuple[str, int], SealedFile]) -> SealedSegment | None:
-    """Finish what a killed process began: the segment is there, its slots are too.
-
-    None if there is no sound segment.
-    """
+def _finish(
+    job: Sealing, meta: Meta, file: OpenFile, existing: dict[tuple[str, int], SealedFile]
+) -> SealedSegment | None:
+    """Complete the sealing of a file whose segment a killed process has written; None without a valid segment."""
     if (file.table, file.segment) in meta.sealed:
         file.path.unlink()
-        sealed_file = there.get((file.table, file.segment))
+        sealed_file = existing.get((file.table, file.segment))
         return SealedSegment(sealed_file, 0) if sealed_file else None
-    sealed_file = there.get((file.table, file.segment))
+    sealed_file = existing.get((file.table, file.segment))
     if sealed_file is None:
         return None
     raw = read_regular(sealed_file.path)
     if hashlib.sha256(raw).hexdigest() != sealed_file.sha256:
-        sealed_file.path.unlink()  # its slots are still there to seal it again
+        sealed_file.path.unlink()  # it is sealed again from its slots
         return None
     try:
         footer = read_footer(in_clear(job.keys, job.name, sealed_file, raw))
     except EncryptionError:
-        sealed_file.path.unlink()  # likewise, with the key that there is now
+        sealed_file.path.unlink()  # it is sealed again, with the current key
         return None
     _note(job, meta, file.table, file.segment, footer.rows, footer.gaps, final=footer.final)
     file.path.unlink()
@@ -174,17 +174,17 @@ def _finish(job: Sealing, meta: Meta, file: OpenFile, there: dict[tuple[str, int
 
 
 def _seal_or_put_aside(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> SealedSegment | None:
-    """Seal a file; one that proves impossible to seal is put aside, its rows counted, so that it blocks no other."""
-    if (file.table, file.segment) in meta.aside:  # counted by a process that was killed before it moved the file
+    """Seal a file. If that fails, count its rows and move it away, so that it does not block other files."""
+    if (file.table, file.segment) in meta.aside:  # a process counted it, and was killed before it moved the file
         keep_damaged(job.folder, file.path)
         return None
     try:
         return _seal_file(job, meta, file, final=final)
     except (OSError, EncryptionError):
         raise
-    except Exception as error:  # noqa: BLE001 - a bug of ours, or damage beyond imagination
+    except Exception as error:  # noqa: BLE001 - a bug, or an unforeseen kind of damage
         LOGGER.warning("ranklake: cannot seal %s: %s: %s", file.path, type(error).__name__, error)
-        lost = rows_there(file.lane, read_regular(file.path))
+        lost = count_rows(file.lane, read_regular(file.path))
         job.note(aside_frame(file.table, file.segment, lost))
         meta.add_aside(file.table, file.segment, lost)
         keep_damaged(job.folder, file.path)
@@ -192,7 +192,7 @@ def _seal_or_put_aside(job: Sealing, meta: Meta, file: OpenFile, *, final: bool)
 
 
 def _seal_file(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> SealedSegment | None:
-    if (file.table, file.segment) in meta.sealed:  # finished above, uploaded before
+    if (file.table, file.segment) in meta.sealed:  # completed by `_finish`
         return None
     raw = read_regular(file.path)
     straight = straighten(meta.anchors, meta.clock) or [job.fallback or _emergency_anchor(file, raw, meta)]
@@ -211,8 +211,8 @@ def _seal_file(job: Sealing, meta: Meta, file: OpenFile, *, final: bool) -> Seal
     return SealedSegment(sealed, sum(gaps.values()), losses_in(rows))
 
 
-def _seal_none(job: Sealing, meta: Meta, table: str) -> SealedSegment:
-    """Seal a segment without rows, for what its footer has to say."""
+def _seal_without_rows(job: Sealing, meta: Meta, table: str) -> SealedSegment:
+    """Seal a segment without rows, for the gaps and totals in its footer."""
     gaps = meta.pending(table)
     segment = job.next_segment(table)
     sealed = _write(job, meta, table, segment, NO_ROWS, (), final=True)
@@ -247,14 +247,14 @@ def _write(
 
 
 def in_clear(keys: SealingKeys, name: StreamName, file: SealedFile, raw: bytes) -> bytes:
-    """Return the Parquet bytes of a stream's segment. Raises `EncryptionError`."""
+    """Return the Parquet bytes of a stream's segment, decrypted if needed. Raises `EncryptionError`."""
     if not file.key_id:
         return raw
     return decrypt(keys.find(file.key_id), raw, name_of(name, file.segment, file.rows).bond(file.table))
 
 
 def keep_damaged(folder: Path, path: Path) -> None:
-    """Move a damaged file out of the way, to <local>/damaged/, where a person may look at it. Raises `OSError`."""
+    """Move a damaged file to <local>/damaged/, for a person to examine. Raises `OSError`."""
     name = StreamName.of(folder)
     place = folder.parent.parent.parent / DAMAGED_FOLDER
     place.mkdir(mode=0o700, exist_ok=True)
@@ -263,6 +263,6 @@ def keep_damaged(folder: Path, path: Path) -> None:
 
 
 def _emergency_anchor(file: OpenFile, raw: bytes, meta: Meta) -> Anchor:
-    """Return an anchor for a stream that has lost its own: the file's last event happened when it was last changed."""
+    """Return an anchor for a stream without anchors, as if the file's last event occurred at its last change."""
     rows = read_rows(file.lane, raw, meta, [(-(1 << 61), 0), (1 << 61, 1)])
     return (int(rows.mono_ns.max()) if len(rows) else 0), file.path.stat().st_mtime_ns

@@ -1,4 +1,4 @@
-"""Segment bytes: rows and their footer as Parquet, encrypted and signed if there are keys. Pure."""
+"""Segment bytes: encode rows and footer as Parquet, encrypted and signed if there are keys; pure functions."""
 
 import dataclasses
 import io
@@ -22,27 +22,27 @@ from ranklake.segments.envelope import BLANK, encrypt, sign
 from ranklake.segments.segment import METADATA_KEY, NotASegmentError, SegmentFooter, SegmentName
 
 WRITER: Final = f"ranklake {ranklake.__version__}"
-_LAST: Final = "events"  # sealed last: its final segment says how much of every table there is
+_LAST: Final = "events"  # sealed last: its final segment has the totals of all tables
 _FEW_VALUES: Final = frozenset(
     {"metric", "kind", "value_flag", "edge_flag", "name", "stream", "non_finite", "event", "severity"}
 )
 _SMALL_BYTES: Final = 4096
-"""A column that takes less than that encoded costs its reader more to begin than to read: with zstd twice as much as
-with LZ4, for about the same bytes."""
+"""Columns below this encoded size are compressed by LZ4. Setting up zstd for them costs a reader twice as much, and
+saves few bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Whose rows are sealed, as their footers say it.
+    """The origin of sealed rows, as stated in the footer.
 
     Attributes
     ----------
     name, world_size
-        The stream.
+        The stream, and the number of ranks of the run.
     boot_id
-        The kernel's id of the boot that it was recorded on; empty if it is not known.
+        The kernel's id of the boot during recording; empty if unknown.
     ranks
-        The least and the greatest rank, where the rows are of several and have a column that says of which.
+        Lowest and highest rank if the rows belong to several ranks and have a column ``rank``; else empty.
     """
 
     name: StreamName
@@ -52,7 +52,7 @@ class Origin:
 
 
 def gaps_due(meta: Meta, table: str, rows: Rows) -> dict[str, int]:
-    """Return the gaps that the footer of a table's next segment has to carry."""
+    """Return the gaps for the footer of a table's next segment, by reason."""
     gaps = meta.pending(table)
     for reason, count in losses_in(rows).items():
         gaps[reason] = gaps.get(reason, 0) + count
@@ -70,24 +70,24 @@ def segment_bytes(
     final: bool,
     keys: ActiveKeys = NO_KEYS,
 ) -> tuple[bytes, SegmentFooter]:
-    """Return a segment's bytes, and the footer in them. Pure: nothing is written, and `meta` stays as it is.
+    """Return a segment's bytes and its footer. Nothing is written, and `meta` is not changed.
 
     Parameters
     ----------
     meta
-        What the stream has recorded and sealed so far; its pending gaps of the table go into the footer.
+        State of the stream so far; its pending gaps of the table go into the footer.
     straight
-        Anchors around the times of the rows, as `ranklake.capture.spool.clock.straighten` gives them.
+        Anchors around the times of the rows, from `ranklake.capture.spool.clock.straighten`.
     final
-        This is the table's last segment of the stream.
+        Whether this is the table's last segment of the stream.
     keys
-        To encrypt and to sign with.
+        Keys for encrypting and signing.
     """
     key, signer = keys
-    of = meta.contract(table)
+    contract = meta.contract(table)
     gaps = gaps_due(meta, table, rows)
     totals: dict[str, list[int]] = {}
-    if final and table == _LAST and not meta.damaged:  # counts of a damaged meta.frames are lower bounds, no totals
+    if final and table == _LAST and not meta.damaged:  # a damaged meta.frames has lower bounds instead of totals
         names = {*meta.rows, *meta.assigned, table}
         totals = {name: [meta.rows[name], meta.assigned[name]] for name in sorted(names)}
         totals[table] = [totals[table][0] + len(rows), totals[table][1] + sum(gaps.values())]
@@ -96,7 +96,7 @@ def segment_bytes(
     name = origin.name
     footer = SegmentFooter(
         table=table,
-        contract_version=of.version,
+        contract_version=contract.version,
         run=name.run,
         attempt=name.attempt,
         rank=name.rank,
@@ -117,11 +117,11 @@ def segment_bytes(
         signer=signer.id if signer else "",
         mac=BLANK if signer else "",
         ranks=list(origin.ranks),
-        added_version=of.added_version,
+        added_version=contract.added_version,
     )
     bond = name_of(name, segment, len(rows)).bond(table)
-    columns = arrow_table(rows, of, straight)
-    footer = dataclasses.replace(footer, constants=constants_in(columns, of))
+    columns = arrow_table(rows, contract, straight)
+    footer = dataclasses.replace(footer, constants=constants_in(columns, contract))
     raw = parquet_bytes(columns, footer, times_repeat=rows.times_repeat)
     if signer is not None:
         raw, mac = sign(signer, raw, bond)
@@ -137,16 +137,16 @@ def _clock_of(meta: Meta, used: Sequence[Anchor]) -> list[list[int | None]]:
 
 
 def name_of(stream: StreamName, segment: int, rows: int) -> SegmentName:
-    """Return the name that a segment's envelope and MAC are bound to."""
+    """Return the segment's name without digest, to which its envelope and MAC are bound."""
     return SegmentName(stream.run, stream.attempt, stream.rank, stream.incarnation, segment, rows, sha256="")
 
 
 def parquet_bytes(table: pa.Table, footer: SegmentFooter, *, times_repeat: bool = False) -> bytes:
-    """Return a segment's bytes: deltas for whole numbers and times, floats split by byte, zstd or LZ4, page checksums.
+    """Return a segment's Parquet bytes: deltas for integers and times, byte-split floats, zstd or LZ4, page checksums.
 
-    Most segments are small: a rank's values of a minute. So what a column costs that says nothing counts for more than
-    its values. Columns that are NULL throughout (a reader takes them for NULL) and constants of the footer are left
-    out, and there are no statistics: nobody prunes by those of a segment, which is read whole, once.
+    Most segments are small: the values of one rank and minute. So the fixed cost of each column matters more than its
+    values. Columns that are entirely NULL, which readers fill in, and constants of the footer are omitted. There are no
+    statistics, because a segment is read once, as a whole.
     """
     constants = {name for values in footer.constants.values() for name in values}
     fields = [field for field in table.schema if field.name not in constants]
@@ -158,7 +158,7 @@ def parquet_bytes(table: pa.Table, footer: SegmentFooter, *, times_repeat: bool 
         if pa.types.is_floating(field.type):
             encodings[field.name] = "BYTE_STREAM_SPLIT"
         elif pa.types.is_integer(field.type) or pa.types.is_timestamp(field.type):
-            # Deltas are packed bit by bit, in which zstd cannot see that a stretch of times comes again.
+            # In bit-packed deltas, zstd cannot find repeated sequences of times.
             plain = times_repeat and pa.types.is_timestamp(field.type)
             encodings[field.name] = "PLAIN" if plain else "DELTA_BINARY_PACKED"
     bare = pa.schema([pa.field(field.name, field.type, field.nullable) for field in table.schema])
@@ -171,7 +171,7 @@ def parquet_bytes(table: pa.Table, footer: SegmentFooter, *, times_repeat: bool 
         column_encoding=encodings,
         write_page_checksum=True,
         write_statistics=False,
-        store_schema=False,  # docs of columns have no place in each of ten thousand small files
+        store_schema=False,  # it would add the columns' documentation to every small file
     ) as writer:
         writer.write_table(pa.Table.from_arrays(table.columns, schema=bare))
         writer.add_key_value_metadata({METADATA_KEY: footer.to_json()})
@@ -179,9 +179,9 @@ def parquet_bytes(table: pa.Table, footer: SegmentFooter, *, times_repeat: bool 
 
 
 def _codec(column: pa.ChunkedArray, *, few_values: bool) -> str:
-    """Return how a column is compressed; places in a dictionary, and differences but of times, take about a byte."""
-    of_a_byte = few_values or pa.types.is_integer(column.type)
-    return "lz4" if (len(column) if of_a_byte else column.nbytes) < _SMALL_BYTES else "zstd"
+    """Return a column's codec. Dictionary indices and integer deltas are estimated at one byte per value."""
+    is_byte = few_values or pa.types.is_integer(column.type)
+    return "lz4" if (len(column) if is_byte else column.nbytes) < _SMALL_BYTES else "zstd"
 
 
 def read_footer(raw: bytes) -> SegmentFooter:
@@ -194,6 +194,6 @@ def read_footer(raw: bytes) -> SegmentFooter:
 
 
 def losses_in(rows: Rows) -> dict[str, int]:
-    """Return by reason how many rows were found to be lost in reading them."""
+    """Return the number of rows that reading a file left out, by reason."""
     losses = {DAMAGED: rows.damaged, OUT_OF_RANGE: rows.out_of_range}
     return {reason: count for reason, count in losses.items() if count}

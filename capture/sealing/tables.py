@@ -1,11 +1,11 @@
-"""Tables: the bytes of a slot or frame file as contract-typed Arrow columns. Pure, and vectorised over slots.
+"""Tables: convert the bytes of a slot or frame file to Arrow columns with the contract's types; vectorized over slots.
 
-Slots of intervals and histograms hold their state twice, and the newer whole copy counts: a copy's sequence number is
-its last field to be written, so a process killed while it writes leaves the other copy newer, with all but the value
-whose call had not returned.
+Slots of intervals and histograms have two copies of their state, and the newer complete copy is used. A copy's sequence
+number is written last. So after a kill during a write, the other copy is the newer one; it lacks only the value whose
+call had not returned.
 
-Damage is judged here: a slot counts as damaged if its commit word is neither zero nor the mark, if its names are not
-defined, or if its times lie where no event of the process can. Such rows are left out and counted.
+A slot counts as damaged if its commit word is neither zero nor the mark, if its names are not defined, or if its times
+are impossible for the process. Damaged rows are left out and counted.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,34 +49,34 @@ from ranklake.segments.segment import IDENTITY, REFUSED, REFUSED_ROW
 
 
 def own_columns(slots: Array, non_finite: pa.Array, meta: Meta) -> Columns:
-    """Return the columns, and ``non_finite`` with what is to be said of them; columns no longer known are left out."""
-    of = meta.contract("steps")
+    """Return the columns that an overlay adds, and ``non_finite`` with their flags. Undefined columns are left out."""
+    contract = meta.contract("steps")
     columns: Columns = {}
     notes = np.full(len(slots), None, object)
-    for place, name in enumerate(meta.own_step_columns):
-        if name not in of:
+    for bit, name in enumerate(meta.own_step_columns):
+        if name not in contract:
             continue
-        values = slots["own"][:, place]
-        present = (slots["own_present"] >> np.uint32(place)) & np.uint32(1) == 1
-        to = ARROW_TYPES[of.column(name).type]
-        if pa.types.is_floating(to):
-            with np.errstate(over="ignore"):  # beyond float32 is infinite in the column's type, and flagged so
-                narrow = values.astype(np.float32 if to == pa.float32() else np.float64)
-            flagged = np.where(present, flags(narrow), 0)
-            columns[name] = numbers(narrow, to, ~present | (flagged > 0))
-            for at in np.flatnonzero(flagged):
-                notes[at] = f"{name}:{FLAGS[flagged[at] - 1]}" + (f",{notes[at]}" if notes[at] else "")
-        elif pa.types.is_boolean(to):
+        values = slots["own"][:, bit]
+        present = (slots["own_present"] >> np.uint32(bit)) & np.uint32(1) == 1
+        arrow_type = ARROW_TYPES[contract.column(name).type]
+        if pa.types.is_floating(arrow_type):
+            with np.errstate(over="ignore"):  # values above float32 become infinite, and are flagged as such
+                narrow = values.astype(np.float32 if arrow_type == pa.float32() else np.float64)
+            flag_codes = np.where(present, flags(narrow), 0)
+            columns[name] = numbers(narrow, arrow_type, ~present | (flag_codes > 0))
+            for row in np.flatnonzero(flag_codes):
+                notes[row] = f"{name}:{FLAGS[flag_codes[row] - 1]}" + (f",{notes[row]}" if notes[row] else "")
+        elif pa.types.is_boolean(arrow_type):
             columns[name] = truths(
-                [bool(value) if is_there else None for value, is_there in zip(values, present, strict=True)]
+                [bool(value) if is_set else None for value, is_set in zip(values, present, strict=True)]
             )
         else:
-            limits = np.iinfo(np.int32 if to == pa.int32() else np.int64)
+            limits = np.iinfo(np.int32 if arrow_type == pa.int32() else np.int64)
             fits = present & np.isfinite(values) & (values >= limits.min) & (values <= limits.max)
-            columns[name] = numbers(np.where(fits, values, 0), to, ~fits)
+            columns[name] = numbers(np.where(fits, values, 0), arrow_type, ~fits)
     if any(notes):
-        words = [",".join(filter(None, pair)) or None for pair in zip(non_finite.to_pylist(), notes, strict=True)]
-        columns["non_finite"] = texts(words)
+        pairs = zip(non_finite.to_pylist(), notes, strict=True)
+        columns["non_finite"] = texts([",".join(filter(None, pair)) or None for pair in pairs])
     return columns
 
 
@@ -85,18 +85,18 @@ _SCALES = (-10, 20)
 
 def _newer(slots: Array, state: tuple[tuple[str, str], ...]) -> dict[str, Array]:
     """Return the fields of the newer copy in each slot."""
-    second = slots["b_sequence"] > slots["a_sequence"]
-    state_of: dict[str, Array] = {}
+    is_b_newer = slots["b_sequence"] > slots["a_sequence"]
+    fields: dict[str, Array] = {}
     for name, _ in state:
         a, b = slots[f"a_{name}"], slots[f"b_{name}"]
-        state_of[name] = np.where(second if a.ndim == 1 else second[:, None], b, a)
-    return state_of
+        fields[name] = np.where(is_b_newer if a.ndim == 1 else is_b_newer[:, None], b, a)
+    return fields
 
 
 def _sound(slots: Array, state: dict[str, Array], meta: Meta, straight: Sequence[Anchor]) -> Array:
     with np.errstate(over="ignore"):
-        lasted = state["end_ns"] - slots["start_ns"]
-    good: Array = plausible(slots["start_ns"], lasted, straight)
+        duration = state["end_ns"] - slots["start_ns"]
+    good: Array = plausible(slots["start_ns"], duration, straight)
     return good & (state["sequence"] > 0) & np.isin(slots["series"], list(meta.metrics))
 
 
@@ -105,18 +105,18 @@ def _filter_state(state: dict[str, Array], good: Array) -> dict[str, Array]:
 
 
 def _finite(values: Array, present: Array) -> pa.Array:
-    """Return numbers, NULL where there are none or where they overflowed."""
+    """Return numbers as an array; NULL if they are not present, or not finite."""
     return numbers(values, pa.float64(), ~(present & np.isfinite(values)))
 
 
 def _interval_ranges(slots: Array, state: dict[str, Array], finite: Array, meta: Meta) -> RangeCheck:
-    """Judge intervals by all of their values that are finite."""
-    least, greatest = (np.where(finite, state[name], np.nan) for name in ("min", "max"))
-    return check_ranges(slots["series"], least, greatest, meta)
+    """Check the minimum and maximum of intervals against ranges."""
+    minimum, maximum = (np.where(finite, state[name], np.nan) for name in ("min", "max"))
+    return check_ranges(slots["series"], minimum, maximum, meta)
 
 
 def interval_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
-    """Return rows of `scalars`, one an interval."""
+    """Return rows of `scalars`, one per interval."""
     state = _newer(slots, INTERVAL_STATE)
     good = _sound(slots, state, meta, straight)
     good &= (state["count"] > 0) & (state["finite"] >= 0) & (state["finite"] <= state["count"])
@@ -124,15 +124,15 @@ def interval_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence
     slots, positions, state = slots[good], positions[good], _filter_state(state, good)
     finite = state["finite"] > 0
     other = state["count"] - state["finite"]
-    judged = _interval_ranges(slots, state, finite, meta)
-    flagged = flags(state["last"])
+    range_check = _interval_ranges(slots, state, finite, meta)
+    flag_codes = flags(state["last"])
     with np.errstate(invalid="ignore"):
         deviation = np.sqrt(np.maximum(state["m2"], 0.0) / np.maximum(state["finite"], 1))
     columns: Columns = {
         **series_columns(slots["series"], meta),
         "step": integers(state["step"], pa.int64()),
-        "value": numbers(state["last"], pa.float64(), flagged > 0),
-        "value_flag": flag_texts(flagged),
+        "value": numbers(state["last"], pa.float64(), flag_codes > 0),
+        "value_flag": flag_texts(flag_codes),
         "agg_count": numbers(state["count"], pa.int64()),
         "agg_non_finite_count": numbers(other, pa.int64(), other == 0),
         "agg_min": _finite(state["min"], finite),
@@ -140,13 +140,13 @@ def interval_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence
         "agg_mean": _finite(state["mean"], finite),
         "agg_std": _finite(deviation, finite),
         "interval_ns": numbers(state["end_ns"] - slots["start_ns"], pa.int64()),
-        "edge_flag": judged.flags,
+        "edge_flag": range_check.flags,
     }
-    return Rows(state["end_ns"], positions, columns, damaged).drop(judged.dropped)
+    return Rows(state["end_ns"], positions, columns, damaged).drop(range_check.dropped)
 
 
 def histogram_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
-    """Return rows of `distributions`, one an interval."""
+    """Return rows of `distributions`, one per interval."""
     state = _newer(slots, HISTOGRAM_STATE)
     good = _sound(slots, state, meta, straight)
     good &= (state["scale"] >= _SCALES[0]) & (state["scale"] <= _SCALES[1])
@@ -158,11 +158,11 @@ def histogram_rows(slots: Array, positions: Array, meta: Meta, straight: Sequenc
     slots, positions, state = slots[good], positions[good], _filter_state(state, good)
     described = series_columns(slots["series"], meta)
     count = state["zero_count"] + state["positive_counts"].sum(axis=1) + state["negative_counts"].sum(axis=1)
-    judged = _interval_ranges(slots, state, count > 0, meta)
+    range_check = _interval_ranges(slots, state, count > 0, meta)
     columns: Columns = {
         "metric": described["metric"],
         "weight": described["weight"],
-        "edge_flag": judged.flags,
+        "edge_flag": range_check.flags,
         "step": integers(state["step"], pa.int64()),
         "interval_ns": numbers(state["end_ns"] - slots["start_ns"], pa.int64()),
         "scale": numbers(state["scale"], pa.int32()),
@@ -176,11 +176,11 @@ def histogram_rows(slots: Array, positions: Array, meta: Meta, straight: Sequenc
         used = np.where(counts > 0, np.arange(1, counts.shape[1] + 1), 0).max(axis=1, initial=0)
         columns[f"{sign}_offset"] = numbers(state[f"{sign}_offset"], pa.int32(), used == 0)
         columns[f"{sign}_counts"] = list_array(counts, used)
-    return Rows(state["end_ns"], positions, columns, damaged).drop(judged.dropped)
+    return Rows(state["end_ns"], positions, columns, damaged).drop(range_check.dropped)
 
 
 def read_rows(lane: str, raw: bytes, meta: Meta, straight: Sequence[Anchor]) -> Rows:
-    """Read a file of the lane. Never raises on any bytes."""
+    """Return the rows of a lane's file. Never raises, for any bytes."""
     if lane not in LAYOUT_OF_LANE:
         return _frame_rows(meta.contract(lane), raw, straight)
     slots, damaged = _slots_of(lane, raw)
@@ -189,15 +189,15 @@ def read_rows(lane: str, raw: bytes, meta: Meta, straight: Sequence[Anchor]) -> 
     return replace(rows, damaged=rows.damaged + damaged)
 
 
-def rows_there(lane: str, raw: bytes) -> int:
-    """Return how many rows a file holds, at least, without looking at any of them."""
+def count_rows(lane: str, raw: bytes) -> int:
+    """Return the number of rows in a file, without validating them; a slot of several values counts once."""
     if lane not in LAYOUT_OF_LANE:
-        return len({frame.get("s") for frame in frames.scan(raw).frames})  # a row may be there twice
+        return len({frame.get("s") for frame in frames.scan(raw).frames})  # a row may have several frames
     return int(np.count_nonzero(_slots_of(lane, raw)[0]["mark"] == MARK))
 
 
 def _slots_of(lane: str, raw: bytes) -> tuple[Array, int]:
-    """Return a file's slots, and how many of them are damaged."""
+    """Return a file's slots, and the number of damaged ones."""
     layout = LAYOUT_OF_LANE[lane]
     if lane.endswith(WRITTEN):
         return slots_in(raw, layout)
@@ -205,14 +205,15 @@ def _slots_of(lane: str, raw: bytes) -> tuple[Array, int]:
     return slots, int(np.count_nonzero((slots["mark"] != MARK) & (slots["mark"] != 0)))
 
 
-def arrow_table(rows: Rows, of: Contract, straight: Sequence[Anchor]) -> pa.Table:
-    """Return the rows under the contract's segment schema, without what is the same in all (`IDENTITY`).
+def arrow_table(rows: Rows, contract: Contract, straight: Sequence[Anchor]) -> pa.Table:
+    """Return the rows in the contract's segment schema, without the columns of the stream's identity (`IDENTITY`).
 
-    Rows that an importer refused have no time, and two columns more (`ranklake.segments.segment.REFUSED`).
+    Rows that an importer refused have no time, and two more columns (`ranklake.segments.segment.REFUSED`).
     """
-    fields = [one for one in arrow_schema(of, segment=True) if one.name not in IDENTITY or one.name in rows.columns]
+    schema_fields = arrow_schema(contract, segment=True)
+    fields = [field for field in schema_fields if field.name not in IDENTITY or field.name in rows.columns]
     refused = REFUSED in rows.columns
-    schema = pa.schema([*(pa.field(one.name, one.type) for one in fields), *_REFUSED] if refused else fields)
+    schema = pa.schema([*(pa.field(field.name, field.type) for field in fields), *_REFUSED] if refused else fields)
     count = len(rows)
     wall_us = wall_ns(rows.mono_ns, straight) // 1000 if count else rows.mono_ns
     envelope = {
@@ -239,12 +240,12 @@ def _steps(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor
         columns[name] = integers(slots[name], pa.int64())
     code = np.zeros(len(slots), np.int64)
     for bit, name in enumerate(STEP_FLOATS):
-        with np.errstate(over="ignore"):  # beyond float32 is infinite in the column's type, and flagged so
+        with np.errstate(over="ignore"):  # values above float32 become infinite, and are flagged as such
             narrow = slots[name].astype(np.float32)
         present = (slots["present"] >> np.uint32(bit)) & np.uint32(1) == 1
-        flagged = np.where(present, flags(narrow), 0)
-        columns[name] = numbers(narrow, pa.float32(), ~present | (flagged > 0))
-        code += flagged * 4**bit
+        flag_codes = np.where(present, flags(narrow), 0)
+        columns[name] = numbers(narrow, pa.float32(), ~present | (flag_codes > 0))
+        code += flag_codes * 4**bit
     columns["non_finite"] = take_texts(code, _NON_FINITE, code == 0)
     if "own" in (slots.dtype.names or ()):
         columns |= own_columns(slots, columns["non_finite"], meta)
@@ -264,27 +265,27 @@ _NON_FINITE: Final = _non_finite_texts()
 
 
 def _values(time: Array, step: Array, value: Array, series: Array, slots: Array, meta: Meta, damaged: int) -> Rows:
-    """Return rows of `scalars` from flat arrays; `series` are defined."""
-    flagged = flags(value)
-    judged = check_ranges(series, value, value, meta)
+    """Return rows of `scalars` from flat arrays; all `series` must be defined."""
+    flag_codes = flags(value)
+    range_check = check_ranges(series, value, value, meta)
     columns: Columns = {
         **series_columns(series, meta),
         "step": integers(step, pa.int64()),
-        "value": numbers(value, pa.float64(), flagged > 0),
-        "value_flag": flag_texts(flagged),
-        "edge_flag": judged.flags,
+        "value": numbers(value, pa.float64(), flag_codes > 0),
+        "value_flag": flag_texts(flag_codes),
+        "edge_flag": range_check.flags,
     }
-    return Rows(time, slots, columns, damaged).drop(judged.dropped)
+    return Rows(time, slots, columns, damaged).drop(range_check.dropped)
 
 
 def _scalars(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
     good = plausible(slots["time_ns"], None, straight) & np.isin(slots["series"], list(meta.metrics))
-    kept = slots[good]
+    valid = slots[good]
     return _values(
-        kept["time_ns"],
-        kept["step"],
-        kept["value"],
-        kept["series"],
+        valid["time_ns"],
+        valid["step"],
+        valid["value"],
+        valid["series"],
         positions[good],
         meta,
         int(np.count_nonzero(~good)),
@@ -292,27 +293,27 @@ def _scalars(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anch
 
 
 def _rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
-    """Spread each mapping's slot over as many rows as it has values; the row's slot number says which value.
+    """Return one row per value of each mapping's slot. A row's slot number identifies the value.
 
-    They lie metric by metric, each with the same times as the one before: what is alike side by side takes less room.
+    Rows are sorted by metric, so that equal times and similar values are adjacent and compress better.
     """
     good = plausible(slots["time_ns"], None, straight)
     damaged = int(np.count_nonzero(~good))
     parts: list[tuple[Array, Array, Array, Array, Array]] = []
     for schema in np.unique(slots["schema"][good]):
-        mine = np.flatnonzero(good & (slots["schema"] == schema))
+        selected = np.flatnonzero(good & (slots["schema"] == schema))
         series = meta.schemas.get(int(schema), ())
         width = len(series)
         if not 0 < width <= ROW_WIDTH or not set(series) <= meta.metrics.keys():
-            damaged += len(mine) * max(width, 1)
+            damaged += len(selected) * max(width, 1)
             continue
         parts.append(
             (
-                np.repeat(slots["time_ns"][mine], width),
-                np.repeat(slots["step"][mine], width),
-                slots["values"][mine, :width].ravel(),
-                np.tile(np.array(series, np.int64), len(mine)),
-                (positions[mine, None] * ROW_WIDTH + np.arange(width)).ravel(),
+                np.repeat(slots["time_ns"][selected], width),
+                np.repeat(slots["step"][selected], width),
+                slots["values"][selected, :width].ravel(),
+                np.tile(np.array(series, np.int64), len(selected)),
+                (positions[selected, None] * ROW_WIDTH + np.arange(width)).ravel(),
             )
         )
     if not parts:
@@ -328,13 +329,13 @@ def _spans(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor
     good = plausible(slots["start_ns"], slots["duration_ns"], straight) & np.isin(slots["name"], list(meta.spans))
     damaged = int(np.count_nonzero(~good))
     slots, positions = slots[good], positions[good]
-    known = sorted(meta.spans)
-    at = np.searchsorted(np.array(known, np.int64), slots["name"].astype(np.int64))
-    names = [meta.spans[number] for number in known]
+    name_numbers = sorted(meta.spans)
+    indices = np.searchsorted(np.array(name_numbers, np.int64), slots["name"].astype(np.int64))
+    names = [meta.spans[number] for number in name_numbers]
     columns: Columns = {
-        "name": take_texts(at, [name.name for name in names]),
-        "kind": take_texts(at, [name.kind for name in names]),
-        "stream": take_texts(at, [name.stream for name in names]),
+        "name": take_texts(indices, [name.name for name in names]),
+        "kind": take_texts(indices, [name.kind for name in names]),
+        "stream": take_texts(indices, [name.stream for name in names]),
         "step": integers(slots["step"], pa.int64()),
         "duration_ns": numbers(slots["duration_ns"], pa.int64()),
         "span_id": numbers(slots["span_id"], pa.int64()),
@@ -344,10 +345,10 @@ def _spans(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor
     }
     for column in ("dp_rank", "pp_rank", "tp_rank", "ep_rank", "cp_rank", "group_size"):
         values = np.array([-1 if getattr(name, column) is None else getattr(name, column) for name in names], np.int64)
-        columns[column] = integers(values[at], pa.int32(), -1)
+        columns[column] = integers(values[indices], pa.int32(), -1)
     for column in ("process_group", "trace_id"):
-        columns[column] = take_texts(at, [getattr(name, column) for name in names])
-    on_device = np.array([bool(name.device_time) for name in names], bool)[at]
+        columns[column] = take_texts(indices, [getattr(name, column) for name in names])
+    on_device = np.array([bool(name.device_time) for name in names], bool)[indices]
     columns["device_time"] = truths([True if is_device else None for is_device in on_device.tolist()])
     columns["sequence"] = integers(slots["sequence"].astype(np.int64) - 1, pa.int64(), -1)
     return Rows(slots["start_ns"], positions, columns, damaged)
@@ -364,32 +365,32 @@ _SLOT_READERS: Final[dict[str, Callable[[Array, Array, Meta, Sequence[Anchor]], 
 }
 
 
-def _frame_rows(of: Contract, raw: bytes, straight: Sequence[Anchor]) -> Rows:
-    """Read a lane of frames: ``s`` is the slot, ``m`` the monotonic time, the rest are columns. Few, so one by one.
+def _frame_rows(contract: Contract, raw: bytes, straight: Sequence[Anchor]) -> Rows:
+    """Return the rows of a file of frames: ``s`` is the slot, ``m`` the monotonic time; other keys are columns.
 
-    Slots are handed out without holes, so those that are missing below the highest were lost.
+    Slots are numbered without holes, so numbers missing below the highest are lost rows.
     """
-    fields = [field for field in arrow_schema(of, segment=True) if field.name not in _ENVELOPE]
-    kept: dict[int, frames.Frame] = {}
+    fields = [field for field in arrow_schema(contract, segment=True) if field.name not in _ENVELOPE]
+    by_slot: dict[int, frames.Frame] = {}
     for frame in frames.scan(raw).frames:
         slot, mono = frame.get("s"), frame.get("m")
         if isinstance(slot, int) and isinstance(mono, int) and 0 <= slot < 1 << 31 and abs(mono) < 1 << 62:
-            kept[slot] = frame
-    highest = max(kept, default=-1)
-    for slot in [slot for slot, frame in kept.items() if not plausible(np.array([frame["m"]]), None, straight)[0]]:
-        del kept[slot]
-    columns = _columns(kept, fields)
-    if columns is None:  # some value is not of its column's type: leave such rows out
-        kept = {slot: frame for slot, frame in kept.items() if _columns({0: frame}, fields) is not None}
-        columns = _columns(kept, fields) or {}
-    order = sorted(kept)
-    mono_ns = np.array([kept[slot]["m"] for slot in order], np.int64)
+            by_slot[slot] = frame
+    highest = max(by_slot, default=-1)
+    for slot in [slot for slot, frame in by_slot.items() if not plausible(np.array([frame["m"]]), None, straight)[0]]:
+        del by_slot[slot]
+    columns = _columns(by_slot, fields)
+    if columns is None:  # a value does not have its column's type: leave such rows out
+        by_slot = {slot: frame for slot, frame in by_slot.items() if _columns({0: frame}, fields) is not None}
+        columns = _columns(by_slot, fields) or {}
+    order = sorted(by_slot)
+    mono_ns = np.array([by_slot[slot]["m"] for slot in order], np.int64)
     return Rows(mono_ns, np.array(order, np.int64), columns, highest + 1 - len(order))
 
 
-def _columns(kept: dict[int, frames.Frame], fields: Sequence[pa.Field]) -> Columns | None:
-    """Return the columns of frames by slot; None if a value does not fit."""
-    ordered = [kept[slot] for slot in sorted(kept)]
+def _columns(by_slot: dict[int, frames.Frame], fields: Sequence[pa.Field]) -> Columns | None:
+    """Return the columns of frames in order of slots; None if a value does not fit its column."""
+    ordered = [by_slot[slot] for slot in sorted(by_slot)]
     columns: Columns = {}
     try:
         for field in fields:

@@ -25,7 +25,7 @@ from ranklake.capture.lanes.double_buffer import INTERVAL_CODES, DoubleBuffer
 from ranklake.capture.lanes.lane import Lane
 from ranklake.capture.lanes.slots import SlotFile
 from ranklake.capture.metrics import meter
-from ranklake.capture.metrics.aggregate import NOTHING_YET, fold
+from ranklake.capture.metrics.aggregate import EMPTY_STATE, fold
 from ranklake.capture.recover import recover
 from ranklake.capture.sealing.tables import read_rows
 from ranklake.capture.spool.meta import Meta, Metric
@@ -118,7 +118,7 @@ def test_any_split_of_values_stands_for_all(parts):
     """Rows that were cut anywhere say together what one row of all values says."""
 
     def row(values):
-        state = NOTHING_YET
+        state = EMPTY_STATE
         for value in values:
             state = fold(state, value)
         count, finite, least, most, mean, m2 = state

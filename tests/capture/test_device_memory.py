@@ -50,7 +50,7 @@ def test_what_cannot_be_told_is_null(place, held, monkeypatch):
     """Without a device that torch uses, with an allocator that tells nothing, and with one that fails."""
     looks = iter([False, True, True])
     monkeypatch.setattr(parts, "cuda_in_use", lambda: next(looks))
-    monkeypatch.setattr(parts, "_EVERY_NS", 0)
+    monkeypatch.setattr(parts, "_INTERVAL_NS", 0)
     held.append({})  # and no answer for the third step
     with place.start() as run:
         for n in range(3):

@@ -15,7 +15,7 @@ from recorded import check_books, gaps, left_in, rows, segments, totals
 
 from ranklake.capture.common.layouts import WRITTEN
 from ranklake.capture.node.agent import Agent
-from ranklake.capture.recording.recovery import taken_over
+from ranklake.capture.recording.recovery import adopted
 from ranklake.capture.recover import recover
 from ranklake.capture.sealing.keys import SealingKeys
 from ranklake.capture.sealing.tables import arrow_table
@@ -141,9 +141,9 @@ def test_without_a_spool_each_stream_goes_where_it_was_meant_to(local, tmp_path)
 @pytest.mark.slow
 def test_two_recoveries_at_once_do_not_meet(local, tmp_path):
     """While somebody has taken a stream over, nobody else does."""
-    with taken_over(stream_of(local), SealingKeys()) as taken:
+    with adopted(stream_of(local), SealingKeys()) as taken:
         assert taken is not None
-        with taken_over(stream_of(local), SealingKeys()) as again:
+        with adopted(stream_of(local), SealingKeys()) as again:
             assert again is None
         script = "import sys; from ranklake.capture.recover import recover; print(recover(*sys.argv[1:]).alive)"
         command = [sys.executable, "-c", script, str(local), "/nowhere/spool"]
