@@ -98,7 +98,7 @@ class Mappings:
 
         Parameters
         ----------
-        moment
+        time_ns
             Monotonic time in ns.
         step
             Number of the step, or ABSENT.

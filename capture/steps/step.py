@@ -84,7 +84,7 @@ class Steps:
             return 0 if latest == ABSENT else latest + 1
         whole = integer(raw)
         if whole < 0:
-            self.sink.misuse("step below 0", f"step {whole} is below 0: ingest will refuse its row")
+            self.sink.misuse("step below 0", f"step {whole} is below 0: its row will be refused by ingest")
         return whole
 
     def _report_repetition(self, number: int) -> None:

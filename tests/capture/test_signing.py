@@ -88,7 +88,7 @@ def test_what_a_killed_process_left_is_signed_or_waits(tmp_path):
     before = signed_rows(spool, ONE)
     done = recover(local, spool)
     assert len(done.troubles) == 1
-    assert "to be signed, and no key is configured here" in done.troubles[0]
+    assert "must be signed, but no key is configured here" in done.troubles[0]
     assert signed_rows(spool, ONE) == before
     task = WorkerTask.from_json(WorkerTask(str(local), str(spool), {}, "", signing_key=source).to_json())
     assert task.signing_key == source
