@@ -223,7 +223,7 @@ class _Run:
 
     def add(self, work: TableWork, partitions: Sequence[Partition]) -> None:
         """Queue the given work on a table; `partitions` are all partitions of the table."""
-        self._neighbours.has(work.contract.table, {part.day: part.rows for part in partitions})
+        self._neighbours.set_volumes(work.contract.table, {part.day: part.rows for part in partitions})
         self._scans.add(work)
 
     def results(self) -> list[CheckResult]:

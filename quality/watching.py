@@ -54,38 +54,38 @@ class Neighbours:
 
     def __init__(self, lake: "Lake", now: datetime) -> None:
         self._lake, self._now_us = lake, _micros_of(now)
-        self.worlds = cache(self._worlds)
-        self.known = cache(self._known_values)
-        self.newest = cache(self._newest)
-        self.recorded = cache(self._runs_with_signal)
+        self.world_sizes = cache(self._world_sizes)
+        self.stored_values = cache(self._stored_values)
+        self.newest_ts = cache(self._newest_ts)
+        self.runs_with_signal = cache(self._runs_with_signal)
         self._volumes: dict[str, Mapping[date, int]] = {}
         self._memory: dict[tuple[str, str], Measured] | None = None
 
     def at(self, now: datetime) -> "Neighbours":
         """Return a copy for another time that shares the facts which were already read."""
         self._load_history()
-        moved = copy(self)
-        moved._now_us = _micros_of(now)  # noqa: SLF001 - same class
-        return moved
+        result = copy(self)
+        result._now_us = _micros_of(now)  # noqa: SLF001 - same class
+        return result
 
     def of(self, contract: "Contract", part: "Partition", check: "Check") -> WatchContext:
         """Return the facts of one partition for a check."""
         watch = kind_of(check).watch
-        remembers = watch is not None and watch.uses_history
+        uses_history = watch is not None and watch.uses_history
         return WatchContext(
             part.day,
             self._now_us,
             rows=part.rows,
             volumes=self._volumes_of(contract.table) if check.kind == "volume" else {},
             classified_statistics=_classified_statistics(contract, part.files) if check.kind == "protected" else (),
-            earlier=self._earlier(contract.table, check.id, part.day) if remembers else {},
-            world_sizes=self.worlds,
-            stored_values=self.known,
-            newest_ts=self.newest,
-            runs_with_signal=self.recorded,
+            earlier=self._earlier(contract.table, check.id, part.day) if uses_history else {},
+            world_sizes=self.world_sizes,
+            stored_values=self.stored_values,
+            newest_ts=self.newest_ts,
+            runs_with_signal=self.runs_with_signal,
         )
 
-    def has(self, table: str, volumes: Mapping[date, int]) -> None:
+    def set_volumes(self, table: str, volumes: Mapping[date, int]) -> None:
         """Set the number of rows of each date of a table, from a log that was already read."""
         self._volumes[table] = volumes
 
@@ -94,22 +94,22 @@ class Neighbours:
         self._load_history().setdefault((table, check_id), {})[day] = measured
 
     def _earlier(self, table: str, check_id: str, day: date) -> Measured:
-        known = self._load_history().get((table, check_id), {})
-        return {date_: measured for date_, measured in known.items() if date_ < day}
+        history = self._load_history().get((table, check_id), {})
+        return {date_: measured for date_, measured in history.items() if date_ < day}
 
     def _load_history(self) -> dict[tuple[str, str], Measured]:
         if self._memory is None:
             self._memory = _last_measurements(self._lake)
         return self._memory
 
-    def _worlds(self) -> dict[tuple[str, int], int]:
+    def _world_sizes(self) -> dict[tuple[str, int], int]:
         rows = read(self._lake.tables, self._lake.contracts()["runs"], ["run", "attempt", "world_size"])
         sizes = rows.group_by(["run", "attempt"]).aggregate([("world_size", "max")])
         names = ("run", "attempt", "world_size_max")
         triples = zip(*(sizes[name].to_pylist() for name in names), strict=True)
         return {(run, attempt): size for run, attempt, size in triples if size is not None}
 
-    def _known_values(self, table: str, column: str) -> frozenset[Any] | None:
+    def _stored_values(self, table: str, column: str) -> frozenset[Any] | None:
         contract = self._lake.contracts().get(table)
         if contract is None or column not in contract:
             return None
@@ -135,7 +135,7 @@ class Neighbours:
             runs.update(pc.unique(rows["run"].filter(has_value).cast(pa.string())).to_pylist())
         return frozenset(runs)
 
-    def _newest(self) -> dict[tuple[str, str], int]:
+    def _newest_ts(self) -> dict[tuple[str, str], int]:
         contract = packaged("segments")
         handle = latest(self._lake.tables, contract.table)
         if handle is None:
@@ -163,7 +163,7 @@ class Neighbours:
             handle = latest(self._lake.tables, table)
             live = None if handle is None else files(handle).group_by(["date"]).aggregate([("num_records", "sum")])
             days, rows = ([], []) if live is None else (live[name].to_pylist() for name in ("date", "num_records_sum"))
-            self.has(table, dict(zip(days, rows, strict=True)))
+            self.set_volumes(table, dict(zip(days, rows, strict=True)))
         return self._volumes[table]
 
 
@@ -197,7 +197,7 @@ def _last_measurements(lake: "Lake") -> dict[tuple[str, str], Measured]:
     return by_check
 
 
-_FORMED: Final = ("matches", "in_set")
+_FORMAT_CHECKS: Final = ("matches", "in_set")
 """Kinds of checks that fix the format of a text, so that it cannot contain anything else."""
 
 
@@ -211,7 +211,7 @@ def watched_columns(contract: "Contract", expectation: "Expectation") -> tuple[s
             for column in contract.columns
             if column.type == "string"
             and column.class_ == "operational"
-            and not any(check.kind in _FORMED for check in column.checks)
+            and not any(check.kind in _FORMAT_CHECKS for check in column.checks)
         }
     return tuple(name for name in contract.names if name in names)
 
@@ -240,7 +240,7 @@ def judge_watched(
         if expectation.watch is None or tally.absent or tally.error:
             continue
         try:
-            finding = expectation.watch.evaluate(
+            result = expectation.watch.evaluate(
                 expectation.check, tally.parts, neighbours.of(contract, part, expectation.check)
             )
         except Exception as error:  # noqa: BLE001 - as above
@@ -248,8 +248,8 @@ def judge_watched(
             continue
         finally:
             tally.parts = []
-        tally.checked, tally.failed, tally.unknown = finding.checked, finding.failed, finding.unknown
-        tally.expected, tally.measured, tally.again = finding.expected, finding.measured, finding.recheck
-        tally.seen = [finding.observed] if finding.observed and not expectation.classified else []
-        if finding.measured is not None:
-            neighbours.remember(contract.table, expectation.check.id, part.day, finding.measured)
+        tally.checked, tally.failed, tally.unknown = result.checked, result.failed, result.unknown
+        tally.expected, tally.measured, tally.again = result.expected, result.measured, result.recheck
+        tally.seen = [result.observed] if result.observed and not expectation.classified else []
+        if result.measured is not None:
+            neighbours.remember(contract.table, expectation.check.id, part.day, result.measured)

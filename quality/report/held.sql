@@ -1,6 +1,7 @@
 -- Grain: one row per partition that a failed check keeps out of rollups.
--- Inputs: results, quality_releases, ingest_plans. A partition is released if a finished plan has applied a release that
--- contains it. A release whose items were altered is invalid: its name is a digest of the items, which SQL cannot check.
+-- Inputs: results, quality_releases, ingest_plans. A partition is released if a finished plan has applied a release
+-- that contains it. A release whose items were altered is invalid: its name is a digest of the items, which SQL cannot
+-- check.
 , released AS (
   SELECT DISTINCT item."table" AS released_table, item.partition_date AS released_date,
     item.content_sha256 AS released_sha256

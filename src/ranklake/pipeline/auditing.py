@@ -4,7 +4,7 @@ If the trail cannot be written, telemetry continues: stderr gets a warning, and 
 
 Each plan has a row in the audit trail, written by the round that applied it, or by the next.
 
-    ingest_plans after the last plan that the trail has ─▶ those of kinds that write no row of their own ─▶ one commit
+    ingest_plans after the last plan that the trail has ─▶ those whose kinds write no row themselves ─▶ one commit
 
 Retention, erasures, releases, migrations and other approved plans write their own rows; so does disowning a segment.
 """
@@ -72,7 +72,7 @@ def note_plans(lake: "Lake", by: str, details: Mapping[str, Any] | None = None) 
     return [] if finished <= last else record_since(lake, PLANS, lambda since: _entries(lake, by, since, details or {}))
 
 
-def _entries(lake: "Lake", by: str, since: int, more: Mapping[str, Any]) -> tuple[list[Entry], int]:
+def _entries(lake: "Lake", by: str, since: int, details: Mapping[str, Any]) -> tuple[list[Entry], int]:
     columns = ["plan", "kind", "tables", "writer", *_COUNTS]
     rows = read(lake.tables, contract(LEDGER), columns).filter(pc.field("plan") > since).sort_by("plan").to_pylist()
     earlier, recent = rows[:-_MOST], rows[-_MOST:]
@@ -80,12 +80,12 @@ def _entries(lake: "Lake", by: str, since: int, more: Mapping[str, Any]) -> tupl
     if earlier:
         kinds = dict(sorted(Counter(row["kind"] for row in earlier).items()))
         subject = f"plans {earlier[0]['plan']} to {earlier[-1]['plan']}"
-        entries.append(Entry(by, f"{_PLAN_ACTION}earlier", subject, None, {"plans": kinds, **more}))
+        entries.append(Entry(by, f"{_PLAN_ACTION}earlier", subject, None, {"plans": kinds, **details}))
     for row in recent:
         if row["kind"] not in _KINDS:
             continue
         counts = {name: row[name] for name in _COUNTS if row[name]}
-        facts = {"change_of_rows": json.loads(row["tables"] or "{}"), **counts, "writer": row["writer"], **more}
+        facts = {"change_of_rows": json.loads(row["tables"] or "{}"), **counts, "writer": row["writer"], **details}
         if row["kind"] != INGEST.name:
             plan = read_plan(lake.store, row["plan"])
             if plan is not None and _DISOWNED in plan.body.get("facts", {}):
@@ -117,7 +117,7 @@ Settings = Mapping[str, Mapping[str, str]]
 """Digests or versions by name, for each kind, such as ``roles``."""
 
 
-def note_settings(lake: "Lake", by: str, settings: Settings, more: Mapping[str, Any] | None = None) -> list[str]:
+def note_settings(lake: "Lake", by: str, settings: Settings, details: Mapping[str, Any] | None = None) -> list[str]:
     """Write a row for each kind of settings that changed since the trail's last row; return the kinds.
 
     A row has the former and present value of each changed name, None if missing. The first row has all.
@@ -131,7 +131,7 @@ def note_settings(lake: "Lake", by: str, settings: Settings, more: Mapping[str, 
         if names:
             sides = (("before", before), ("after", now))
             changed = {side: {name: each.get(name) for name in names} for side, each in sides}
-            entries.append(Entry(by, ACTION, kind, None, {**changed, **(more or {})}))
+            entries.append(Entry(by, ACTION, kind, None, {**changed, **(details or {})}))
     if entries:
         record_all(lake, entries)
     return [entry.subject for entry in entries]
@@ -175,12 +175,12 @@ def audit_upkeep(context: "Context", lake: "Lake", done: "UpkeepResult") -> None
     """Write rows of plans, of upkeep's deletions and contract updates, and of changed settings."""
 
     def write() -> None:
-        by, more = account(lake), unsigned_note(lake)
-        note_plans(lake, by, more)
+        by, signature_note = account(lake), unsigned_note(lake)
+        note_plans(lake, by, signature_note)
         if done.purged or done.followed:
-            facts = {"deleted_files": dict(done.purged), "deleted_bytes": done.purged_bytes, **more}
+            facts = {"deleted_files": dict(done.purged), "deleted_bytes": done.purged_bytes, **signature_note}
             record(lake, by, UPKEEP, "lake", None, {**facts, "tables_with_newer_contract": list(done.followed)})
-        note_settings(lake, by, settings_of(context, lake), more)
+        note_settings(lake, by, settings_of(context, lake), signature_note)
 
     _try(write)
 
@@ -212,9 +212,11 @@ def _digests(place: Path, key: str) -> dict[str, str]:
 def _configured(context: "Context") -> dict[str, str]:
     values: dict[str, str] = {}
     for section in fields(context.config):
-        here, default = (getattr(config, section.name) for config in (context.config, Config()))
+        configured, default = (getattr(config, section.name) for config in (context.config, Config()))
         if section.name not in _LEFT_OUT:
-            pairs = ((item.name, getattr(here, item.name), getattr(default, item.name)) for item in fields(here))
+            pairs = (
+                (item.name, getattr(configured, item.name), getattr(default, item.name)) for item in fields(configured)
+            )
             values |= {f"{section.name}.{name}": _shown(value) for name, value, usual in pairs if value != usual}
     return values
 
