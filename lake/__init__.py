@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 __all__ = ["Lake", "run", "runs", "sql"]
 
 _CLIENT: Final = "ranklake.client"
-_IN: Final = {"Lake": "ranklake.lake.store.lake", "run": _CLIENT, "runs": _CLIENT, "sql": _CLIENT}
+_MODULES: Final = {"Lake": "ranklake.lake.store.lake", "run": _CLIENT, "runs": _CLIENT, "sql": _CLIENT}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class and functions
-    """Find what is asked for when it is first asked for: capture imports this room, which must stay light."""
-    if name in _IN:
-        globals()[name] = value = getattr(import_module(_IN[name]), name)
+    """Import a name of `__all__` on first use, because capture imports this room in training processes."""
+    if name in _MODULES:
+        globals()[name] = value = getattr(import_module(_MODULES[name]), name)
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """Return what users may call; nothing of it is imported by that."""
+    """Return the names of `__all__` without importing them."""
     return sorted(__all__)

@@ -1,4 +1,4 @@
-"""The documented place of `pseudonym`, which lives in `ranklake.lake.rollups.lookups`."""
+"""The documented import of `pseudonym`, which is defined in `ranklake.lake.rollups.lookups`."""
 
 from ranklake.lake.rollups.lookups import pseudonym
 

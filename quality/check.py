@@ -89,7 +89,7 @@ def compose_quarantine(
     added_files: list[DataFile] = []
     results = {part.day: QuarantineResult(files=set(part.files["path"].to_pylist())) for part in parts}
     candidates = _candidates(lake, contract, results)
-    for file, new_files, rows in action_plan.take_rows_out(
+    for file, new_files, rows in action_plan.remove_rows(
         lake.tables, contract, number, candidates, lambda rows: pc.is_valid(edge.reject_reasons(contract, rows))
     ):
         result = results[file["date"][0].as_py()]

@@ -307,5 +307,5 @@ def _rewrite_without(tables: "Tables", file: pa.Table, removed_rows: Collection[
     def select(rows: pa.Table) -> pa.Array:
         return pa.array([row in removed_rows for row in range(rows.num_rows)])
 
-    rewrites = action_plan.take_rows_out(tables, contract(REJECTS), number, file, select)
+    rewrites = action_plan.remove_rows(tables, contract(REJECTS), number, file, select)
     return [new_file for _, added, _ in rewrites for new_file in added]

@@ -128,7 +128,7 @@ def _compose_disowned(lake: "Lake", claim: Claim, number: int, by: str, reason: 
         target = lake.contract(table)
         candidates = _candidates(lake, table, rows)
         dropped = []
-        for drop, added, taken in action_plan.take_rows_out(
+        for drop, added, taken in action_plan.remove_rows(
             lake.tables, target, number, candidates, lambda batch: _rows_of(batch, claim)
         ):
             dropped.append(drop)
@@ -370,7 +370,7 @@ def _compose(lake: "Lake", run: str, number: int, by: str) -> "tuple[Plan | None
         live = action_plan.live_files(lake, table, _days(rows))
         dropped = []
         mine = partial(_of, run=run, new=new)
-        for drop, rewritten, taken in action_plan.take_rows_out(lake.tables, target, number, live, mine):
+        for drop, rewritten, taken in action_plan.remove_rows(lake.tables, target, number, live, mine):
             dropped.append(drop)
             added += [*rewritten, *append_files(lake.store, target, _with_attempts(taken, new), number)]
             moved += taken.num_rows

@@ -1,1 +1,1 @@
-"""Numbered plans: written before anything is done, verified, carried out by whoever finds them."""
+"""Numbered plans: each is written before its change is made, and any process can verify and carry it out."""

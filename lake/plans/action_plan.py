@@ -1,8 +1,8 @@
-"""Plans whose commits are spelled out: retention, quarantine by checks, compaction, erasure, migration.
+"""Action plans: plans that list the files to add and to remove, as for retention, compaction, erasure or migration.
 
-Whoever composes one writes the new data files first and names them in the plan, together with the files that they
-replace. Carrying it out is then nothing but commits, so anybody can do it, again and again. Files of a plan that was
-never written are orphans that no commit names.
+The new data files are written before the plan. The plan lists them together with the files that they replace. Carrying
+it out consists of commits only, so any process can do it, repeatedly. If a plan is never written, no commit names its
+files, and upkeep deletes them.
 """
 
 import itertools
@@ -39,26 +39,29 @@ if TYPE_CHECKING:
 
 
 _TRIES: Final = 100
-"""How often a merge of a system table's files is tried beside others who append to it."""
+"""Number of tries to merge a system table's files while other processes append to it."""
 
 QUARANTINED: Final = "quarantined"
-"""Among a plan's facts: digests of raw bytes that go with it, by ``quarantine/<table>`` and date."""
+"""Key of a plan's facts: digests of quarantined bytes to delete, by ``quarantine/<table>`` and date."""
 
 
 MASKED: Final = "masked"
-"""Likewise: dates (ISO) by table, of which values are masked and no row goes."""
+"""Key of a plan's facts: dates (ISO) by table whose values are masked and whose rows are kept."""
 
 
 FOLDED: Final = "downsampled"
-"""Likewise: dates (ISO) by table, whose rows become aggregates in the table of that name: those are in no ledger."""
+"""Key of a plan's facts: dates (ISO) by table whose rows are aggregated.
+
+The aggregates go to the table ``downsampled`` and are not counted in the ledger.
+"""
 
 
 ARCHIVES: Final = "archived"
-"""Likewise: digests of manifests by table and date (ISO), of which the rows that go lie in an archive."""
+"""Key of a plan's facts: digests of archive manifests for the removed rows, by table and date (ISO)."""
 
 
 ENDED: Final = "archives_ended"
-"""Likewise: names of archives that end with it, by ``archive/<table>`` and date (ISO)."""
+"""Key of a plan's facts: names of archives that the plan ends, by ``archive/<table>`` and date (ISO)."""
 
 
 def compose(
@@ -72,38 +75,39 @@ def compose(
     data_change: bool = True,
     facts: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Return a plan that spells out its commits.
+    """Return an action plan.
 
     Parameters
     ----------
     add
-        New files of any tables; they exist already.
+        New files of any tables. They must exist.
     remove
-        Per table, the files to drop: rows of `ranklake.lake.tables.live_files.files`.
+        Files to remove, by table: rows of `ranklake.lake.tables.live_files.files`.
     live
-        Per table, all files of the dates of which files are dropped, as they are before the plan, and those that other
-        plans keep, which can be cancelled; needed to purge.
+        Needed to purge: by table, all live files of the dates from which files are removed, and files that a
+        cancellable plan keeps for them.
     purge
-        Whether the bytes of removed files go too, after the commits, and with them what is left of the same dates from
-        before; else they stay readable by time travel until upkeep. What stays live is named in the plan, since a slow
-        driver may come to purge when later plans have merged it: its older versions are not this plan's to delete.
+        Whether to delete the removed files after the commits, together with older files of the same dates. Otherwise
+        they stay readable by time travel until upkeep. The plan lists the files that remain, so that a slow driver does
+        not delete files into which later plans merged them.
     data_change
-        False if the new files hold the same rows of those that go.
+        False if the new files contain the same rows as the removed ones.
     facts
         Further plain JSON values for people and audits.
     """
-    gone = {table: rows.select(["path", "size_bytes", "num_records", "date"]) for table, rows in (remove or {}).items()}
+    columns = ["path", "size_bytes", "num_records", "date"]
+    removed = {table: rows.select(columns) for table, rows in (remove or {}).items()}
     account: dict[str, int] = {}
-    for table, rows in gone.items():
+    for table, rows in removed.items():
         account[table] = -int(pc.sum(rows["num_records"]).as_py() or 0)
     for file in add:
-        if file.table in gone and not (file.table == FOLDED and (facts or {}).get(FOLDED)):
+        if file.table in removed and not (file.table == FOLDED and (facts or {}).get(FOLDED)):
             account[file.table] += file.rows
-    if purge and not set(gone) <= set(live or {}):
+    if purge and not set(removed) <= set(live or {}):
         raise ValueError("to purge, all live files must be given in live")
     kept = {
         table: sorted(set((live or {})[table]["path"].to_pylist()) - set(rows["path"].to_pylist()))
-        for table, rows in gone.items()
+        for table, rows in removed.items()
         if purge
     }
     body = {
@@ -111,7 +115,7 @@ def compose(
         "add": [{**asdict(file), "partition": file.partition.isoformat()} for file in add],
         "remove": {
             table: [{**row, "date": row["date"].isoformat()} for row in rows.to_pylist()]
-            for table, rows in gone.items()
+            for table, rows in removed.items()
         },
         "purge": purge,
         "kept": kept,
@@ -123,7 +127,7 @@ def compose(
 
 
 def execute(lake: "Lake", plan: Plan, _workers: object = None, _progress: object = None) -> None:
-    """Carry out the plan, again if need be; it is nothing but commits, so it needs no workers.
+    """Carry out an action plan. Can be repeated. It consists of commits, so it uses no workers.
 
     Raises `ranklake.lake.tables.commit.LostRaceError`.
     """
@@ -155,28 +159,28 @@ def execute(lake: "Lake", plan: Plan, _workers: object = None, _progress: object
 def _commit(
     lake: "Lake", plan: Plan, table: str, add: list[DataFile], remove: pa.Table | None, metadata: Mapping[str, str]
 ) -> None:
-    known, data_change = lake.contract(table), _changes_data(plan)
+    contract, data_change = lake.contract(table), _changes_data(plan)
     for tries_left in reversed(range(_TRIES)):
-        handle = ensure_table(lake.tables, known)
-        if known.kind == "derived" and add and not _are_live(handle, remove):
-            add, remove = [], None  # a rollup replaced them meanwhile; beside its rows they would stand twice
-        if not data_change and not (_are_live(handle, remove) and _are_there(lake.store, add)):
+        handle = ensure_table(lake.tables, contract)
+        if contract.kind == "derived" and add and not _are_live(handle, remove):
+            add, remove = [], None  # a rollup replaced these files meanwhile; adding them would duplicate its rows
+        if not data_change and not (_are_live(handle, remove) and _exist(lake.store, add)):
             return
         try:
             swap_plan(handle, plan.number, add=add, remove=remove, metadata=metadata, data_change=data_change)
         except LostRaceError:
-            # Others append to system tables at any time, and no later plan comes to its turn before this one.
-            if data_change or known.kind != "system" or not tries_left:
+            # Other processes append to system tables at any time; later plans wait for this one.
+            if data_change or contract.kind != "system" or not tries_left:
                 raise
         else:
             return
 
 
 def _fence(lake: "Lake", plan: Plan) -> None:
-    """Have rollups begin again that read what was there before the plan, those that never wrote among them."""
-    for known in lake.contracts().values():
-        if known.kind == "derived":
-            fence(delta_table(lake.store, known.table) or ensure_table(lake.tables, known), plan.number)
+    """Fence all derived tables, so that rollups which read rows from before the plan must start again."""
+    for derived in lake.contracts().values():
+        if derived.kind == "derived":
+            fence(delta_table(lake.store, derived.table) or ensure_table(lake.tables, derived), plan.number)
 
 
 def _changes_data(plan: Plan) -> bool:
@@ -190,48 +194,48 @@ def _finish(
     merged: pa.Table | None,
     metadata: Mapping[str, str],
 ) -> None:
-    """Commit the ledger's row, and with it what the plan does to the ledger's own files, for the ledger is last."""
+    """Commit the row of the ledger, together with the plan's changes to the ledger's own files."""
     ledger = ensure_table(tables, contract(LEDGER))
     if number_of(ledger) >= plan.number:
         return
     account = plan.body["account"]
-    moved = [] if "rejects" in plan.body["remove"] else added.get("rejects", [])
-    rejected = sum(file.rows for file in moved)
+    rejects = [] if "rejects" in plan.body["remove"] else added.get("rejects", [])
+    rejected = sum(file.rows for file in rejects)
     row = ledger_row(plan, account, rows_stored=sum(account.values()), rows_rejected=rejected)
     new = row_files(tables.store, LEDGER, [row], plan.number)
-    into = added.get(LEDGER, [])
-    if merged is not None and _are_live(ledger, merged) and _are_there(tables.store, into):
-        swap(ledger, plan.number, add=[*into, *new], remove=merged, metadata=metadata)
+    merge_result = added.get(LEDGER, [])
+    if merged is not None and _are_live(ledger, merged) and _exist(tables.store, merge_result):
+        swap(ledger, plan.number, add=[*merge_result, *new], remove=merged, metadata=metadata)
     else:
         swap(ledger, plan.number, add=new, metadata=metadata)
 
 
 def _are_live(handle: "DeltaTable", files: pa.Table | None) -> bool:
-    """Return whether files are all live: files that were merged must not come beside a table that was built again."""
+    """Whether all files are live. If not, another process replaced them, and their merged file must not be added."""
     return files is None or live_paths(handle).issuperset(files["path"].to_pylist())
 
 
-def _are_there(store: "Store", merged: Iterable[DataFile]) -> bool:
-    """Return whether files that others were merged into are there: until they are committed no log names them.
+def _exist(store: "Store", merged: Iterable[DataFile]) -> bool:
+    """Whether the results of a merge still exist.
 
-    So an erasure, or a vacuum without a grace period, may take them for left behind while their plan is composed.
+    No log names them before their commit. An erasure, or a vacuum without a grace period, may delete them as orphans.
     """
     return all(store.fs.exists(store.path("tables", file.table, file.path)) for file in merged)
 
 
 def purge(lake: "Lake", plan: Plan, spare: Mapping[str, Iterable[str]] | None = None) -> None:
-    """Delete what was removed, and what is left of the same rows from before they were merged or rewritten.
+    """Delete the files that a plan removed, and older files of the same dates, with their old versions in the bucket.
 
-    So go the versions that a bucket keeps of them, unless it has them locked (`ranklake.lake.store.files`).
-    Whatever a later plan writes there has a higher number, or its composer gives it up
-    (`ranklake.lake.ingest.maintenance.compaction`). What the plan left live, or made so, is no business of whoever
-    comes late, when later plans may have replaced it. Derived tables count numbers of their own, so of theirs only the
-    files that the plan names can be distinguished from those that a rollup is about to commit. Can be called again.
+    Versions that the bucket locks are kept (`ranklake.lake.store.files`). Files of later plans are kept: their names
+    contain a higher number, and a compaction with a lower one abandons its result
+    (`ranklake.lake.ingest.maintenance.compaction`). Files that the plan kept or added are kept, even if later plans
+    replaced them meanwhile. Derived tables have their own numbers, so only the files that the plan lists are deleted
+    there; other files may belong to a rollup that is about to commit. Can be repeated.
 
     Parameters
     ----------
     spare
-        Per table, further files that stay.
+        Further files to keep, by table.
     """
     added = {(row["table"], row["path"]) for row in plan.body["add"]}
     for table, rows in plan.body["remove"].items():
@@ -241,7 +245,7 @@ def purge(lake: "Lake", plan: Plan, spare: Mapping[str, Iterable[str]] | None = 
             spared |= set((spare or {}).get(table, ()))
             paths |= _left_behind(lake.store, table, {path.rpartition("/")[0] for path in paths}, plan.number) - spared
         for path in paths:
-            delete(lake.store, lake.path("tables", table, path))  # an earlier try may have come this far
+            delete(lake.store, lake.path("tables", table, path))  # an earlier try may have deleted it
     for days in (plan.body.get("facts") or {}).get(QUARANTINED, {}).values():
         for sha256 in itertools.chain.from_iterable(days.values()):
             delete(lake.store, lake.path("quarantine", sha256))
@@ -249,37 +253,39 @@ def purge(lake: "Lake", plan: Plan, spare: Mapping[str, Iterable[str]] | None = 
 
 
 def purged_places(lake: "Lake", plan: Plan) -> list[str]:
-    """Return what the paths begin with of all that a plan deletes, for whoever looks after the bucket's versions."""
+    """Return the prefixes of all paths that a plan deletes, for deleting their old versions in the bucket."""
     places = set()
     for table, rows in plan.body["remove"].items():
-        whole = KINDS[plan.kind].purges_dates and lake.contract(table).kind != "derived"
-        paths = {row["path"] for row in rows}
-        places |= {lake.path("tables", table, f"{path.rpartition('/')[0]}/" if whole else path) for path in paths}
+        is_whole_date = KINDS[plan.kind].purges_dates and lake.contract(table).kind != "derived"
+        for path in {row["path"] for row in rows}:
+            places.add(lake.path("tables", table, f"{path.rpartition('/')[0]}/" if is_whole_date else path))
     for days in (plan.body.get("facts") or {}).get(QUARANTINED, {}).values():
-        places |= {lake.path("quarantine", sha256) for some in days.values() for sha256 in some}
+        places |= {lake.path("quarantine", sha256) for digests in days.values() for sha256 in digests}
     return sorted(places)
 
 
 def purged_dates(plan: Plan) -> set[tuple[str, str]]:
-    """Return the tables and dates (ISO) of which a plan deletes all that it does not know to be live."""
+    """Return the tables and dates (ISO) from which a plan deletes all files that it does not keep."""
     rows_by_table = plan.body["remove"] if plan.body.get("purge") else {}
     return {(table, row["date"]) for table, rows in rows_by_table.items() for row in rows}
 
 
 def _left_behind(store: "Store", table: str, folders: set[str], number: int) -> set[str]:
     root = store.path("tables", table)
-    there = {one.path.removeprefix(f"{root}/") for folder in folders for one in listed(store.fs, f"{root}/{folder}")}
+    """Return the files in some folders that are not live and were written by this plan or an earlier one."""
+    root = store.path("tables", table)
+    paths = {file.path.removeprefix(f"{root}/") for folder in folders for file in listed(store.fs, f"{root}/{folder}")}
     handle = last_table(store, table)
-    if handle is not None and number_of(handle) < number:  # the plan's own commit is not to be seen for now
+    if handle is not None and number_of(handle) < number:  # a stale listing lacks the plan's own commit
         raise LakeUnreachableError(f"the log lacks plan {number}", where=handle.table_uri, hint="run it again")
     live = set() if handle is None else live_paths(handle)
-    return {path for path in there - live if (plan := plan_of(path)) is not None and plan <= number}
+    return {path for path in paths - live if (plan := plan_of(path)) is not None and plan <= number}
 
 
 def live_files(lake: "Lake", table: str, partitions: Sequence[date]) -> pa.Table:
-    """Return a table's live files in some partitions (none where it was never written), for `compose`.
+    """Return a table's live files in some partitions, for `compose`; none if the table does not exist.
 
-    Raises `ranklake.lake.tables.tables.NewerTableError`: what rewrote them would lose what it does not know.
+    Raises `ranklake.lake.tables.tables.NewerTableError`, because rewriting its files would lose unknown columns.
     """
     handle = delta_table(lake.store, table)
     if handle is None:
@@ -290,9 +296,9 @@ def live_files(lake: "Lake", table: str, partitions: Sequence[date]) -> pa.Table
 def change_rows(
     tables: "Tables", target: "Contract", number: int, files: pa.Table, change: Callable[[pa.Table], pa.Table]
 ) -> Iterator[DataFile]:
-    """Write files anew with rows that `change` makes of theirs, as many each; commit nothing.
+    """Rewrite files with the rows that `change` returns for each file's rows, without a commit. Yields the new files.
 
-    Yields the new files. At most one file's rows are held at a time. Raises
+    `change` must return as many rows as it gets. At most one file is in memory at a time. Raises
     `ranklake.lake.tables.live_files.DamagedFileError`.
     """
     for _, rows in read_some(tables, target, files, verify=True):
@@ -302,23 +308,23 @@ def change_rows(
         yield from append_files(tables.store, target, changed, number)
 
 
-def take_rows_out(
+def remove_rows(
     tables: "Tables", target: "Contract", number: int, candidates: pa.Table, select: Callable[[pa.Table], pa.Array]
 ) -> Iterator[tuple[pa.Table, list[DataFile], pa.Table]]:
-    """Rewrite files without the rows that `select` marks, one file at a time; commit nothing.
+    """Rewrite files without the rows that `select` marks, without a commit.
+
+    Yields for each file with marked rows: the file to remove (one row of `candidates`), the files that replace it, and
+    the removed rows. At most one file is in memory at a time. Raises
+    `ranklake.lake.tables.live_files.DamagedFileError`.
 
     Parameters
     ----------
     number
-        The plan this is for.
+        Number of the plan.
     candidates
-        Files to look into: rows of `live_files`.
+        Files to examine: rows of `live_files`.
     select
-        Given a file's rows, returns a boolean array, true where a row goes.
-
-    Yields for each file in which something is marked: the file to drop (one row of `candidates`), the files that
-    replace it, and the rows taken out. At most one file's rows are held at a time. Raises
-    `ranklake.lake.tables.live_files.DamagedFileError`: what is damaged is not rewritten.
+        Returns a boolean array for a file's rows, true for rows to remove.
     """
     for path, rows in read_some(tables, target, candidates, verify=True):
         mask = select(rows)

@@ -1,10 +1,10 @@
-"""Tasks on a Dask cluster: submitted through a client, gathered as they come.
+"""Runs tasks on a Dask cluster: submits them through a client and gathers their results.
 
-Only descriptions of work and of its results pass through the scheduler; rows never do.
+Only descriptions of work and of results pass through the scheduler, never rows.
 
-Workers that this process did not start are first asked what they run. One of another version reads a task otherwise, or
-not at all; with another deltalake or pyarrow it writes files that no test has seen together; by other contracts it
-writes other rows.
+Workers that this process did not start must run the same versions. With another version of ranklake a worker may read a
+task differently, with another deltalake or pyarrow it writes files of an untested combination, and with other contracts
+it writes other rows.
 """
 
 import pickle
@@ -17,14 +17,13 @@ from uuid import uuid4
 from ranklake.lake.plans.workers import ONE, Done, Others, Result, Room, Task, Workers, WorkersError
 
 _LOST: Final = ("cancelled", "lost")
-"""What futures are called whose scheduler does not know them: it died, or was started again."""
+"""Status of futures that the scheduler does not know, because it died or was restarted."""
 ROOM_S: Final = 5.0
-"""For how long what workers have is taken to be the same. To ask the scheduler takes as long as to send it a task, and
-a round asks for each of its tasks."""
+"""Seconds for which the capacity of workers is cached. Requesting it takes as long as submitting a task."""
 
 
 class ClusterLostError(WorkersError):
-    """The scheduler went away while it had tasks. Those that ended have done what they do; running again goes on."""
+    """The scheduler died while it had tasks. Finished tasks need not run again."""
 
 
 class OnDask(Workers):
@@ -33,50 +32,47 @@ class OnDask(Workers):
     Parameters
     ----------
     is_ours
-        Whether this process started the cluster, so that its workers run what it runs.
+        Whether this process started the cluster, so that its workers run the same versions.
     """
 
     def __init__(self, client: Any, *, is_ours: bool = True) -> None:  # noqa: ANN401 - distributed ships no types
         self.client = client
-        self._known: set[str] | None = None if is_ours else set()
+        self._checked: set[str] | None = None if is_ours else set()
         self._room: tuple[float, Room] | None = None
 
-    def _compare(self) -> None:
-        """Hold workers that came since the last look against this process. Raises `WorkersError`."""
-        if self._known is None:
+    def _check_versions(self) -> None:
+        """Check the versions of workers that joined since the last call. Raises `WorkersError`."""
+        if self._checked is None:
             return
-        new = set(self.client.scheduler_info(n_workers=-1)["workers"]) - self._known
+        new = set(self.client.scheduler_info(n_workers=-1)["workers"]) - self._checked
         if new:
             refuse_other_versions(worker_versions(self.client, sorted(new)))
-            self._known |= new
+            self._checked |= new
 
     def room(self) -> Room:
-        """Return the threads of all workers, and the memory that the least of them has for each of its own.
-
-        What it was at most `ROOM_S` ago.
-        """
+        """Return the number of threads of all workers, and the least memory per thread. Cached for `ROOM_S`."""
         now = time.monotonic()
         if self._room is None or now - self._room[0] > ROOM_S:
-            self._room = now, self._asked_room()
+            self._room = now, self._request_room()
         return self._room[1]
 
-    def _asked_room(self) -> Room:
+    def _request_room(self) -> Room:
         workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
-        each = [int(worker["memory_limit"]) // worker["nthreads"] for worker in workers if worker["memory_limit"]]
-        return Room(max(1, sum(worker["nthreads"] for worker in workers)), min(each, default=ONE.bytes_each))
+        bytes_each = [int(worker["memory_limit"]) // worker["nthreads"] for worker in workers if worker["memory_limit"]]
+        return Room(max(1, sum(worker["nthreads"] for worker in workers)), min(bytes_each, default=ONE.bytes_each))
 
     def begin(
         self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0
     ) -> "SubmittedTasks[Task, Result]":
-        """Submit tasks. Raises `WorkersError` where workers run other versions than this process: none was sent."""
-        self._compare()
+        """Submit tasks. Raises `WorkersError`, without submitting any, if workers run other versions."""
+        self._check_versions()
         return SubmittedTasks(self.client, work, list(tasks), urgency)
 
     def wait(self, pending: Others) -> None:
-        """Wait until one submitted task has finished, failed or been lost."""
-        begun = [one for one in pending if isinstance(one, SubmittedTasks)]
-        for _ in _finished_futures(self.client, [future for one in begun for future in one.futures]):
-            if any(one.is_done for one in begun):
+        """Wait until one group of submitted tasks is done."""
+        submitted = [group for group in pending if isinstance(group, SubmittedTasks)]
+        for _ in _finished_futures(self.client, [future for group in submitted for future in group.futures]):
+            if any(group.is_done for group in submitted):
                 return
 
     def run(
@@ -86,9 +82,9 @@ class OnDask(Workers):
         done: Done = None,
         lost: Callable[[Task], Result] | None = None,
     ) -> list[Result]:
-        """Submit all tasks and gather their results as they come; a task lost with its worker runs again.
+        """Submit all tasks and return their results. Dask repeats a task whose worker died.
 
-        Raises what `begin` does, and `WorkersError` where workers died over and over at one task.
+        Raises the errors of `begin`, and `WorkersError` if workers died repeatedly at one task.
         """
         return self.begin(work, tasks).results(done, lost)
 
@@ -96,7 +92,7 @@ class OnDask(Workers):
 class SubmittedTasks(Generic[Task, Result]):
     """Tasks that were submitted to a cluster."""
 
-    is_put_off: Final = False
+    is_deferred: Final = False
 
     def __init__(
         self,
@@ -111,38 +107,39 @@ class SubmittedTasks(Generic[Task, Result]):
         self.submit(tasks, urgency)
 
     def submit(self, tasks: Sequence[Task], urgency: int = 0) -> None:
-        """Submit further tasks. Raises `ClusterLostError` where the scheduler is gone."""
+        """Submit further tasks. Raises `ClusterLostError` if the scheduler is lost."""
         self._groups.append((tasks, urgency))
         self.futures += self._submit(tasks, urgency)
 
     def _submit(self, tasks: Sequence[Task], urgency: int) -> list[Any]:
-        # Each column of a table would be a message of its own, which costs the scheduler more than the task itself.
-        sealed = [pickle.dumps(task) for task in tasks]
+        # Pickled here, because Dask would send each column of a table as its own message, which costs more than the
+        # task.
+        pickled = [pickle.dumps(task) for task in tasks]
         if self._client.status == "closed":
-            raise _lost()
-        # No retries of a task that fails: an outage is for whoever runs the whole, a mistake stays one.
-        graph = _graph(self._work, sealed)
+            raise _lost_error()
+        # Failed tasks are not retried here: after an outage the caller runs all again, and a bug would fail again.
+        graph = _graph(self._work, pickled)
         return list(self._client.get(graph, list(graph), sync=False, priority=urgency))
 
     @property
     def is_done(self) -> bool:
-        """Whether all have finished, failed or been lost."""
+        """Whether all tasks have finished, failed or been lost."""
         return bool(self.futures) and all(future.done() for future in self.futures)
 
     def cancel(self) -> None:
-        """Have no more of them begun, and forget their results."""
-        with suppress(Exception):  # whatever a client says that lost its scheduler: then nothing of them is begun
+        """Cancel tasks that have not begun, and drop all results."""
+        with suppress(Exception):  # errors mean that the scheduler is lost; then no task begins
             self._client.cancel(self.futures)
         self.futures = []
 
     def abandon(self) -> list[Result]:
-        """Have no more of them begun, wait for those that workers have, and return the results of those that succeeded.
+        """Cancel tasks that have not begun and wait for the running ones. Returns the results of those that succeed.
 
-        Nothing where the scheduler is gone. What it gives to a worker just now is not waited for.
+        Empty if the scheduler is lost. A task that the scheduler assigns during this call may be missed.
         """
         with suppress(Exception):  # as in `cancel`
-            theirs = {key for keys in self._client.processing().values() for key in keys}
-            kept = [future for future in self.futures if future.done() or future.key in theirs]
+            running = {key for keys in self._client.processing().values() for key in keys}
+            kept = [future for future in self.futures if future.done() or future.key in running]
             self._client.cancel([future for future in self.futures if future not in kept])
             for _ in _finished_futures(self._client, kept):
                 pass
@@ -151,7 +148,7 @@ class SubmittedTasks(Generic[Task, Result]):
 
     def results(self, done: Done = None, lost: Callable[[Task], Result] | None = None) -> list[Result]:
         """Return results in the order of the tasks; parameters and errors as for `OnDask.run`."""
-        if not self.futures:  # another try
+        if not self.futures:  # called again after an error
             self.futures = [future for tasks, urgency in self._groups for future in self._submit(tasks, urgency)]
         try:
             return self._gather_results(done, lost)
@@ -162,14 +159,14 @@ class SubmittedTasks(Generic[Task, Result]):
     def _gather_results(self, done: Done, lost: Callable[[Task], Result] | None) -> list[Result]:
         from distributed import KilledWorker
 
-        futures, dead = self.futures, set()
+        futures, lost_keys = self.futures, set()
         for future in _finished_futures(self._client, futures):
             if future.status in _LOST:
-                raise _lost()
+                raise _lost_error()
             if future.status == "error":
                 error = future.exception()
                 if lost is not None and isinstance(error, (KilledWorker, MemoryError)):
-                    dead.add(future.key)
+                    lost_keys.add(future.key)
                     continue
                 if isinstance(error, KilledWorker):
                     hint = "give each worker more memory ([dask] memory_limit) or look at the workers' logs"
@@ -177,50 +174,53 @@ class SubmittedTasks(Generic[Task, Result]):
                 raise error
             if done:
                 done()
-        gathered = iter(self._client.gather([future for future in futures if future.key not in dead]))
+        gathered = iter(self._client.gather([future for future in futures if future.key not in lost_keys]))
         pairs = zip(futures, (task for tasks, _ in self._groups for task in tasks), strict=True)
-        return [lost(task) if lost is not None and future.key in dead else next(gathered) for future, task in pairs]
+        return [
+            lost(task) if lost is not None and future.key in lost_keys else next(gathered) for future, task in pairs
+        ]
 
 
 def _finished_futures(client: Any, futures: Sequence[Any]) -> Iterator[Any]:  # noqa: ANN401 - distributed ships no types
     """Yield futures as they finish, fail or are lost."""
     from distributed import as_completed
 
-    if all(future.done() for future in futures):  # to be told would take longer than to look
+    if all(future.done() for future in futures):  # faster than `as_completed`
         yield from futures
         return
-    with client.as_current():  # which `as_completed` asks
+    with client.as_current():  # `as_completed` uses the current client
         completed = as_completed(futures)
     yield from completed
 
 
-def _lost() -> ClusterLostError:
+def _lost_error() -> ClusterLostError:
     hint = "look whether the scheduler runs, and run it again: what was done stays done"
     return ClusterLostError("the Dask scheduler was lost while it had tasks", hint=hint)
 
 
-def _graph(work: Callable[..., Any], sealed: Sequence[bytes]) -> dict[str, Any]:
-    """Make a graph of tasks that wait with the scheduler for the first worker that is free.
+def _graph(work: Callable[..., Any], pickled: Sequence[bytes]) -> dict[str, Any]:
+    """Return a Dask graph whose tasks wait in the scheduler until a worker is free.
 
-    Dask puts a few tasks that come at a time into a worker's own queue, where they wait while another worker is idle.
+    By default Dask would assign small groups of tasks to queues of workers, where they wait although others are idle.
     """
     from dask._task_spec import Task as Node
 
-    keys = [f"{_open_work.__name__}-{uuid4()}" for _ in sealed]
-    return {key: Node(key, _open_work, work, task, _data_producer=True) for key, task in zip(keys, sealed, strict=True)}
+    keys = [f"{_run_pickled.__name__}-{uuid4()}" for _ in pickled]
+    tasks = zip(keys, pickled, strict=True)
+    return {key: Node(key, _run_pickled, work, task, _data_producer=True) for key, task in tasks}
 
 
-def _open_work(work: Callable[..., Result], sealed: bytes) -> Result:
-    return work(pickle.loads(sealed))  # noqa: S301 - who speaks to a worker runs code there anyway
+def _run_pickled(work: Callable[..., Result], pickled: bytes) -> Result:
+    return work(pickle.loads(pickled))  # noqa: S301 - clients of a worker can execute code there anyway
 
 
 Versions = dict[str, str]
 
 
 def probe() -> Callable[[], Versions]:
-    """Return a function that tells the versions where it is called.
+    """Return a function that returns the versions of the process in which it is called.
 
-    It is made here each time so that it travels whole: a worker of another version may not have this module.
+    It is defined inside this function so that it is pickled by value: other workers may lack this module.
     """
 
     def versions() -> Versions:
@@ -246,7 +246,7 @@ def probe() -> Callable[[], Versions]:
 
 
 def worker_versions(client: Any, workers: list[str] | None = None) -> Mapping[str, Versions]:  # noqa: ANN401 - distributed ships no types
-    """Return the versions of the workers of a cluster, or some of them, by address. Raises `WorkersError`."""
+    """Return the versions of a cluster's workers (default: all) by their addresses. Raises `WorkersError`."""
     try:
         versions: Mapping[str, Versions] = client.run(probe(), workers=workers)
     except Exception as error:
@@ -256,12 +256,14 @@ def worker_versions(client: Any, workers: list[str] | None = None) -> Mapping[st
 
 
 def refuse_other_versions(versions: Mapping[str, Versions]) -> None:
-    """Raise `WorkersError` for the first worker that runs something else than this process, naming both."""
-    here = probe()()
-    for worker, there in sorted(versions.items()):
-        other = [
-            f"{name} {there.get(name, 'none')} (here {mine})" for name, mine in here.items() if there.get(name) != mine
+    """Raise `WorkersError` for the first worker whose versions differ from this process, with both versions."""
+    own = probe()()
+    for worker, actual in sorted(versions.items()):
+        differences = [
+            f"{name} {actual.get(name, 'none')} (here {version})"
+            for name, version in own.items()
+            if actual.get(name) != version
         ]
-        if other:
+        if differences:
             hint = "install the driver's versions on all workers and start them again"
-            raise WorkersError(f"a Dask worker runs {', '.join(other)}", where=worker, hint=hint)
+            raise WorkersError(f"a Dask worker runs {', '.join(differences)}", where=worker, hint=hint)

@@ -1,4 +1,4 @@
-"""Dask clusters: one by address, or a local one that starts when enough work is there."""
+"""Dask clusters: an existing one, given by address, or a local one that starts when there is enough work."""
 
 import gc
 import logging
@@ -22,18 +22,18 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class ClusterNotStartedError(WorkersError):
-    """No local cluster could be started, for example on a busy machine. No task was begun."""
+    """A local cluster could not be started, for example on a busy machine. No task was begun."""
 
 
 class OnDemand:
-    """A local cluster that starts with the first large work; this process does the small work.
+    """A local cluster that starts for the first large work. This process does small work itself.
 
     Parameters
     ----------
     start
-        Starts the cluster; called once at most.
+        Starts the cluster. Called at most once.
     least_cpu_s
-        Work for which it is started, in CPU-seconds.
+        Amount of work, in CPU seconds, from which the cluster is started.
     """
 
     def __init__(self, start: Callable[[], OnDask], least_cpu_s: float) -> None:
@@ -41,7 +41,7 @@ class OnDemand:
         self._least_cpu_s = least_cpu_s
 
     def fitting(self, cpu_s: float) -> Workers:
-        """Return this process for work that it finishes before a cluster would have started."""
+        """Return this process for work that takes less than `least_cpu_s`, else the cluster."""
         return InProcess() if cpu_s < self._least_cpu_s else self._start()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a method of the cluster's
@@ -50,55 +50,55 @@ class OnDemand:
 
 
 WORTH_CPU_S: Final = 4.0
-"""Work from which on a cluster pays: two workers take 2.4 CPU-seconds, and two to five seconds, to start and to end."""
+"""Amount of work from which a cluster pays off. Starting and stopping two workers takes 2.4 CPU seconds."""
 
 _PURGE: Final = "MIMALLOC_PURGE_DELAY"
-"""Milliseconds after which Arrow's allocator gives memory that it has freed back to the system; -1 for never. A worker
-needs as much again for its next batch, and pages that are touched for the first time are a tenth of what ingest costs
-where segments are small. The most that it holds stays the same."""
+"""Environment variable: milliseconds after which Arrow's allocator returns freed memory to the system; -1 for never. A
+worker needs the memory again for its next batch. With small segments, page faults are a tenth of the cost of ingest.
+The peak of memory does not change."""
 
 _TRIM: Final = "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_"
-"""What Dask would have the C allocator give back. Any value of it ends that allocator's own adjustment, so that each
-array of 128 KiB and more is mapped again, page by page: checks then take 1.5 times as long in a worker as elsewhere."""
+"""Dask's setting of glibc's trim threshold. Any value disables the allocator's dynamic thresholds, so that every array
+of 128 KiB or more is mapped anew, page by page. Checks then take 1.5 times as long in a worker."""
 
-_WITHOUT: Final = "NPY_DISABLE_CPU_FEATURES"
-"""NumPy's paths for instruction sets that are left out. Its sort for AVX-512 takes five times as long as that for AVX2
-on AMD's Zen 4, where the instruction that stores chosen lanes is microcode (github.com/numpy/x86-simd-sort/issues/6);
-Zen 5 and Intel are fast."""
+_DISABLED_FEATURES: Final = "NPY_DISABLE_CPU_FEATURES"
+"""Environment variable: instruction sets that NumPy must not use. On AMD's Zen 4 its AVX-512 sort takes five times as
+long as the AVX2 sort, because compress-store is microcoded there (github.com/numpy/x86-simd-sort/issues/6). Zen 5 and
+Intel are fast."""
 
 _WORKERLESS_S: Final = 30.0
-"""How long a cluster may take to have a worker for the first task."""
+"""Timeout for the first task on a cluster, which may be waiting for workers."""
 _DEFAULT: Final = DaskSection()
 _QUIET: Final = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "500ms",
     "distributed.admin.system-monitor.interval": "2s",
 }
-"""Dask profiles itself every 10, 20 and 500 ms in each process, for its dashboard. That is half of the driver's CPU
-time while workers compute."""
+"""Settings that reduce Dask's self-profiling. By default it runs every 10, 20 and 500 ms in each process, which is half
+of the driver's CPU time while workers compute."""
 _ONE_QUEUE: Final = {"distributed.scheduler.worker-saturation": 1.0}
-"""Tasks wait with the scheduler for the first worker that is free. Dask gives a worker of one thread a second task to
-hold, which then waits there for the first, however long that takes, while another worker has nothing to do."""
+"""Keep tasks in the scheduler until a worker is free. By default Dask assigns a second task to a worker with one
+thread, where it waits for the first task even if other workers are idle."""
 _NO_SPILL_NOR_PAUSE: Final = {f"distributed.worker.memory.{name}": False for name in ("target", "spill", "pause")}
-"""Workers hold only descriptions of work, and never spill them to disk, where they would outlive an erasure. Nor do
-they pause: a paused worker waits until memory is freed, but allocators keep it for the next task, so all workers would
-wait for ever."""
+"""Workers must not spill to disk, where data would outlive an erasure; they hold only descriptions of work anyway. They
+must not pause either: a paused worker waits until memory is freed, but allocators keep memory for the next task, so all
+workers would wait forever."""
 
 
 @contextmanager
 def workers(section: DaskSection = _DEFAULT) -> Iterator[OnDask]:
-    """Give workers on a Dask cluster: the one by address, else a local one that lives as long as the context.
+    """Yield workers on a Dask cluster: the one at the configured address, else a local one that ends with the block.
 
-    A local cluster makes a TLS key of its own. Raises `WorkersError` if no scheduler answers at the address within ten
-    seconds, no worker of it takes a task within thirty, a file for TLS is not there, or the memory limit is no amount.
+    A local cluster creates its own TLS key. Raises `WorkersError` if no scheduler answers at the address within 10 s,
+    no worker takes a task within 30 s, a TLS file is missing, or the memory limit is invalid.
     """
-    # distributed costs a third of a second to import and many commands need no cluster.
+    # Importing distributed takes a third of a second, and many commands need no cluster.
     import dask
     from distributed import Client, Security
 
     if address := section.address:
         for name, path in (tls := section.tls).items():
-            if not os.path.isfile(path):  # noqa: PTH113 - as Dask takes it
+            if not os.path.isfile(path):  # noqa: PTH113 - the same text is passed to Dask
                 raise WorkersError("no such file", where=f"[dask] {name} = {path}", hint="name a PEM file")
         security = {"security": Security(require_encryption=True, **tls)} if tls else {}
         with _client(address, security) as client:
@@ -107,22 +107,23 @@ def workers(section: DaskSection = _DEFAULT) -> Iterator[OnDask]:
             yield OnDask(client, is_ours=False)
         return
     _check_memory(section.memory_limit)
-    variables = {_PURGE: "-1"} | ({_WITHOUT: without} if (without := _slow_features()) else {})
+    variables = {_PURGE: "-1"} | ({_DISABLED_FEATURES: names} if (names := _slow_features()) else {})
     added = {name: value for name, value in variables.items() if name not in os.environ}
-    kept = {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in added.items()}
+    environment = {f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in added.items()}
     count = section.workers or min(4, usable_cores())
-    with _interrupts_held(), dask.config.set(_QUIET | _ONE_QUEUE | _NO_SPILL_NOR_PAUSE | kept | {_TRIM: None}):
+    settings = _QUIET | _ONE_QUEUE | _NO_SPILL_NOR_PAUSE | environment | {_TRIM: None}
+    with _interrupts_blocked(), dask.config.set(settings):
         cluster = _local_cluster(count, section.memory_limit)
-    for name in added:  # Dask tells its workers by setting them here: they are not for this process
+    for name in added:  # Dask also sets the workers' environment variables in this process
         os.environ.pop(name, None)
-    # Not the default of this process: that would have to end in the thread in which it began (`shared_cluster`).
+    # A default client must be closed in the thread that created it, which `shared_cluster` cannot guarantee.
     with cluster, Client(cluster, set_as_default=False) as client:
         yield OnDask(client)
 
 
 @cache
 def _slow_features(processors: Path = Path("/proc/cpuinfo")) -> str:
-    """Names of what `_WITHOUT` should leave out on this machine: AVX-512 on Zen 4; empty elsewhere."""
+    """Return the value of `_DISABLED_FEATURES` for this machine: the AVX-512 features on Zen 4; empty elsewhere."""
     try:
         first = processors.read_text("utf-8", "replace").partition("\n\n")[0]
     except OSError:
@@ -133,17 +134,17 @@ def _slow_features(processors: Path = Path("/proc/cpuinfo")) -> str:
         return ""
     import numpy as np
 
-    here = np.show_config(mode="dicts")["SIMD Extensions"]["found"]
-    return " ".join(name for name in here if name.startswith(("AVX512", "X86_V4")))
+    features = np.show_config(mode="dicts")["SIMD Extensions"]["found"]
+    return " ".join(name for name in features if name.startswith(("AVX512", "X86_V4")))
 
 
 def _local_cluster(count: int, memory_limit: str) -> Any:  # noqa: ANN401 - distributed ships no types
-    """Return a cluster of this machine's own. Raises `ClusterNotStartedError`; nothing of it is left then."""
+    """Start a local cluster. Raises `ClusterNotStartedError`, after which no process of it is left."""
     try:
         return import_module("ranklake.lake.plans.local_cluster").local_cluster(count, memory_limit)
     except (OSError, TimeoutError, RuntimeError) as error:
         reason: BaseException = error
-        while reason.__cause__ is not None:  # Dask wraps it: the first one says why
+        while reason.__cause__ is not None:  # Dask wraps the original error
             reason = reason.__cause__
         reason_text = " ".join(str(reason).split()) or type(reason).__name__
         hint = "free memory and processes, or set fewer [dask] workers; then run it again"
@@ -153,8 +154,8 @@ def _local_cluster(count: int, memory_limit: str) -> Any:  # noqa: ANN401 - dist
 def _client(address: str, security: Mapping[str, Any]) -> Any:  # noqa: ANN401 - distributed ships no types
     """Return a client of the scheduler at an address. Raises `WorkersError`.
 
-    A client that reached nobody is collected here. Dask closes it when it is collected, under a lock that each client
-    takes to start: within the start of the next one it would wait for itself for ever.
+    A client that failed to connect is garbage-collected here. Dask closes it on collection, under a lock that starting
+    a client takes, too. If it were collected while the next client starts, that client would deadlock.
     """
     from distributed import Client
 
@@ -168,7 +169,7 @@ def _client(address: str, security: Mapping[str, Any]) -> Any:  # noqa: ANN401 -
 
 
 def _refuse_without_workers(client: Any, address: str) -> None:  # noqa: ANN401 - distributed ships no types
-    """Raise `WorkersError` where no worker takes a task in time: all others would wait there for ever."""
+    """Raise `WorkersError` if no worker takes a task in time. Without workers, tasks would wait forever."""
     probe = client.submit(int, pure=False)
     try:
         probe.result(timeout=_WORKERLESS_S)
@@ -181,46 +182,46 @@ def _refuse_without_workers(client: Any, address: str) -> None:  # noqa: ANN401 
 
 @contextmanager
 def on_demand(section: DaskSection = _DEFAULT) -> Iterator[Workers]:
-    """Give workers that do small work in this process, and start a local cluster for the first that is large.
+    """Yield workers that do small work in this process and start a local cluster for the first large work.
 
-    With an address, all work goes to that cluster from the start; with a number of workers, all work goes to a local
-    cluster. Within `shared_cluster`, the local cluster is that of the block. Raises what `workers` does, and at once
-    where the memory limit is no amount.
+    With a configured address, all work goes to that cluster. With a configured number of workers, all work goes to a
+    local cluster. Within `shared_cluster`, its cluster is used. Raises the errors of `workers`; for an invalid memory
+    limit already at the start.
     """
     if section.address:
         with workers(section) as pool:
             yield pool
         return
-    around = _HELD.get()
-    crew = around if around is not None and around.section == section else _Crew(section)
+    shared = _SHARED.get()
+    cluster = shared if shared is not None and shared.section == section else _LazyCluster(section)
     try:
-        yield cast("Workers", crew.workers())
+        yield cast("Workers", cluster.workers())
     except BaseException:
-        crew.close()
+        cluster.close()
         raise
-    crew.count_requests()
-    if crew is not around:
-        crew.close()
+    cluster.count_requests()
+    if cluster is not shared:
+        cluster.close()
 
 
 @contextmanager
 def shared_cluster(section: DaskSection = _DEFAULT) -> Iterator[None]:
-    """Have all `on_demand` within the block share one local cluster, which starts with the first work that is worth it.
+    """Let all calls of `on_demand` in the block share one local cluster, which starts for the first large work.
 
-    A cluster on which something failed is closed, and the next stage that needs one starts another. A cluster by
-    address is not held: after an outage the next stage connects again.
+    After an error the cluster is closed, and the next large work starts another one. A cluster with an address is not
+    shared, so that each stage connects again after an outage.
     """
-    crew = _Crew(section)
-    before = _HELD.set(crew)
+    cluster = _LazyCluster(section)
+    token = _SHARED.set(cluster)
     try:
         yield
     finally:
-        _HELD.reset(before)
-        crew.close()
+        _SHARED.reset(token)
+        cluster.close()
 
 
-class _Crew:
-    """A local cluster of a section that may start, and end, several times."""
+class _LazyCluster:
+    """A local cluster that starts when it is needed, and again after it was closed."""
 
     def __init__(self, section: DaskSection) -> None:
         _check_memory(section.memory_limit)
@@ -230,7 +231,7 @@ class _Crew:
         self._started: OnDask | None = None
 
     def count_requests(self) -> None:
-        """Add the workers' requests to stores to this process's counts."""
+        """Add the workers' counts of store requests to those of this process."""
         if self._started is not None:
             for counts in self._started.client.run(take_counts).values():
                 COUNTS.update(counts)
@@ -240,23 +241,23 @@ class _Crew:
         return self._started
 
     def workers(self) -> OnDemand:
-        """Return workers that start with the first work that is worth it, or that work here already."""
+        """Return the workers, which start for the first large work unless they have started."""
         if self._workers is None:
             self._workers = OnDemand(self._start, least_cpu_s=0 if self.section.workers else WORTH_CPU_S)
         return self._workers
 
     def close(self) -> None:
-        """End the cluster, if it has started."""
+        """Close the cluster, if it has started."""
         self._workers = self._started = None
         self._stack.close()
 
 
-_HELD: Final[ContextVar[_Crew | None]] = ContextVar("ranklake_workers", default=None)
+_SHARED: Final[ContextVar[_LazyCluster | None]] = ContextVar("ranklake_workers", default=None)
 """The cluster that the stages of a pipeline share."""
 
 
 def _check_memory(limit: str) -> None:
-    """Raise `WorkersError` where a memory limit cannot be one: sooner than Dask would, and without importing it all."""
+    """Raise `WorkersError` for an invalid memory limit, without importing distributed."""
     from dask.utils import parse_bytes
 
     try:
@@ -268,14 +269,13 @@ def _check_memory(limit: str) -> None:
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold back Ctrl-C until the block ends.
+def _interrupts_blocked() -> Iterator[None]:
+    """Block Ctrl-C in this thread until the block ends.
 
-    Threads and processes begin with the signal mask of the thread that starts them. So the cluster's thread, and every
-    worker that it ever starts, never gets the interrupt of the terminal: it is for the command alone, which then closes
-    the cluster.
+    New threads and processes inherit the signal mask of the thread that starts them. So the cluster's thread and its
+    workers never receive the terminal's interrupt. Only the command receives it, and closes the cluster.
     """
-    resource_tracker.ensure_running()  # the first to need it would start it, and open the mask again
+    resource_tracker.ensure_running()  # starting it later would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,11 +1,11 @@
-"""Drives plans of every kind: any driver first finishes an unfinished plan, whatever its own task.
+"""Drives plans of every kind, and reports their units of work to a watcher.
 
-A piece of work consists of units, in the room's own words, for whoever watches it:
+Before its own work, each driver finishes an unfinished plan of any kind. The work is divided into units:
 
-    room ── carry_out(Unit("check", "steps", dates), work) ──▶ the watcher of this context ──▶ work()
-                                                                 (none: work() at once)
+    carry_out(Unit("check", "steps", dates), work) ──▶ the watcher of the current context ──▶ work()
+                                                        (without a watcher: work() directly)
 
-A command watches nothing, and pays nothing for it. A flow makes a task of each unit (`ranklake.flows.watching`).
+Commands have no watcher. In a flow, the watcher runs each unit as a Prefect task (`ranklake.flows.watching`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -31,22 +31,22 @@ class Executor(Protocol):
     def __call__(
         self, lake: "Lake", plan: Plan, workers: "Workers", progress: Progress | None, /
     ) -> list[dict[str, Any]] | None:
-        """Carry out a plan, again if need be; return the account of its segments, where it names any.
+        """Carry out a plan; must be repeatable. Returns one row for each of its segments; None if it has none.
 
-        Raises `ranklake.lake.tables.commit.LostRaceError` where another driver carries it out and was faster.
+        Raises `ranklake.lake.tables.commit.LostRaceError` if a concurrent driver of the same plan was faster.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class DriveResult:
-    """What was done about plans.
+    """Result of `drive`.
 
     Attributes
     ----------
     plan
-        The plan that was composed and finished, or None where there was nothing to compose.
+        The plan that this call composed and finished; None if there was nothing to do.
     outcomes
-        For each plan of segments that was finished here, whoever composed it: the account of its segments.
+        For each ingest plan that this call finished, also of other processes: one row per segment, by plan number.
     """
 
     plan: Plan | None
@@ -56,9 +56,9 @@ class DriveResult:
 def drive(
     lake: "Lake", compose: Callable[[int], Plan | None], workers: "Workers", progress: Progress | None = None
 ) -> DriveResult:
-    """Finish what is unfinished, compose the next plan, and carry it out.
+    """Finish an unfinished plan, compose the next plan, and carry it out.
 
-    Raises `ranklake.lake.plans.plan.RefusedPlanError` where what is unfinished must not be carried out.
+    Raises `ranklake.lake.plans.plan.RefusedPlanError` if the unfinished plan must not be carried out.
     """
     outcomes: dict[int, list[dict[str, Any]]] = {}
 
@@ -73,7 +73,7 @@ def drive(
 
 
 def finish(lake: "Lake", kind: PlanKind, workers: "Workers") -> None:
-    """Finish the unfinished plan if it is of a kind; one of another kind may be somebody's who is at it right now."""
+    """Finish the unfinished plan if it has this kind. Another process may be working on a plan of another kind."""
     waiting = read_plan(lake.store, last_finished(lake.tables) + 1)
     if waiting is not None and waiting.kind == kind.name:
         drive(lake, lambda _: None, workers)
@@ -82,27 +82,27 @@ def finish(lake: "Lake", kind: PlanKind, workers: "Workers") -> None:
 Result = TypeVar("Result")
 
 SPOOL: Final = "spool"
-"""Among what a unit reads, where that is no table: what recorders sent."""
+"""Name of the spool among the tables in `Unit.reads`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit of work: idempotent, so that it can run again after any failure.
+    """A unit of work. It is idempotent, so that it can be repeated after any failure.
 
     Attributes
     ----------
     action
         A verb: ``plan``, ``write``, ``commit``, ``check``, ``compute``, ``merge``.
     table
-        Whose rows or files it is about; empty for several.
+        Table whose rows or files are read or written; empty for several tables.
     dates
         Partitions of the table.
     detail
-        What else tells it from others, such as ``plan 12, 48 tasks``.
+        Further text that identifies the unit, such as ``plan 12, 48 tasks``.
     reads
-        Tables that it is computed from, or `SPOOL`.
+        Input tables, or `SPOOL`.
     writes
-        Whether the table is another afterwards, if it succeeds.
+        Whether the unit changes the table if it succeeds.
     """
 
     action: str
@@ -119,7 +119,7 @@ class Unit:
 
 
 def date_span(dates: Iterable[date]) -> str:
-    """Return dates as text: one, or first and last and how many."""
+    """Return dates as text: a single date, or first date, last date and number of dates."""
     days = sorted(set(dates))
     if not days:
         return ""
@@ -127,33 +127,33 @@ def date_span(dates: Iterable[date]) -> str:
 
 
 class Watcher(Protocol):
-    """Sees every unit of work in a context."""
+    """Runs the units of work of a context."""
 
     def carry_out(self, unit: Unit, work: Callable[[], Result]) -> Result:
-        """Carry out a unit, again where that may help; return its result, raise its error."""
+        """Call `work`, perhaps with retries. Returns its result or raises its error."""
 
 
 _WATCHER: Final[ContextVar[Watcher | None]] = ContextVar("ranklake_watcher", default=None)
 
 
 def carry_out(unit: Unit, work: Callable[[], Result]) -> Result:
-    """Do a unit of work, before the eyes of whoever watches; return its result, raise its error.
+    """Run a unit of work through the watcher of the current context. Returns its result or raises its error.
 
-    Units do not lie within one another. A thread that a room starts is watched only in a copy of the context.
+    Units must not be nested. A new thread has the watcher only if it runs in a copy of the context.
     """
-    watching = _WATCHER.get()
-    return work() if watching is None else watching.carry_out(unit, work)
+    current = _WATCHER.get()
+    return work() if current is None else current.carry_out(unit, work)
 
 
 def watcher() -> Watcher | None:
-    """Return who watches the units of this context now."""
+    """Return the watcher of the current context; None if it has none."""
     return _WATCHER.get()
 
 
 @contextmanager
-def watched_by(watching: Watcher) -> Iterator[None]:
-    """Let somebody watch all units until the context ends, in this thread and in copies of its context."""
-    token = _WATCHER.set(watching)
+def watched_by(new_watcher: Watcher) -> Iterator[None]:
+    """Set the watcher of the current context, and of copies of it, until the block ends."""
+    token = _WATCHER.set(new_watcher)
     try:
         yield
     finally:

@@ -1,9 +1,9 @@
-"""The kinds of plans: one table of what a plan of each kind may contain, does to rows, and is carried out by.
+"""The kinds of plans: what a plan of each kind may contain, how it changes rows, and which functions carry it out.
 
-A new kind is a line here, its rules, here for what removes rows and else in `ranklake.lake.plans.rules`, and whoever
-composes it. What carries a kind out and what verifies it live with the kind, in folders that stand on this one; so they
-are named, as entry points are, and imported when the first plan of the kind is met. This is the one place of the lake
-that names modules so, and ``tests/lake/plans/test_plan_kinds.py`` resolves every name.
+To add a kind, add a `PlanKind` here, its rules, and the code that composes such plans. Rules of kinds that remove rows
+are in this module, others in `ranklake.lake.plans.rules`. The functions that carry out and verify plans are in rooms
+that import this one. They are therefore given by name and imported when the first plan of the kind is read.
+``tests/lake/plans/test_plan_kinds.py`` resolves all names.
 """
 
 import re
@@ -19,7 +19,7 @@ from ranklake.lake.plans import rules
 from ranklake.lake.plans.rules import Body, cancellation_faults, grace_faults, of_actions, purge_faults, replaced_faults
 
 Places = set[tuple[str, str]]
-"""Tables and dates."""
+"""Partitions: pairs of table and date (ISO)."""
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _RETENTION_PLAN: Final = re.compile(r"rp-[0-9a-f]{16,64}")
@@ -31,97 +31,98 @@ _ARCHIVE: Final = re.compile(r"ar-[0-9a-f]{16}")
 
 @of_actions
 def retention_faults(body: Body) -> Iterator[str]:
-    """Yield how a retention would do anything but let partitions go, or rows of them."""
+    """Yield violations in a retention plan, which may only remove, mask or downsample partitions."""
     facts = body["facts"] if isinstance(body.get("facts"), dict) else {}
     name = facts.get("retention_plan")
     if not isinstance(name, str) or not _RETENTION_PLAN.fullmatch(name):
         yield "facts name no retention plan"
     elif not is_raw(facts.get("quarantined", {})):
         yield "facts name other raw bytes than digests"
-    left: Counter[tuple[str, str]] = Counter()
+    after: Counter[tuple[str, str]] = Counter()
     for row in body["add"]:
-        left[row["table"], row["partition"]] += row["rows"]
+        after[row["table"], row["partition"]] += row["rows"]
     before: Counter[tuple[str, str]] = Counter()
     for table, rows in body["remove"].items():
         for row in rows:
             before[table, row["date"]] += row["num_records"]
-    masked, folded = (_places(facts.get(one, {})) for one in ("masked", "downsampled"))
+    masked, folded = (_places(facts.get(key, {})) for key in ("masked", "downsampled"))
     if masked is None or folded is None:
         yield f"facts name other {'masked' if masked is None else 'downsampled'} dates than dates by table"
         return
-    if any(left[place] != before[place] for place in masked):
+    if any(after[place] != before[place] for place in masked):
         yield "a retention changes how many rows a date holds of which it masks values"
-    if any(left[place] or not before[place] for place in folded):
+    if any(after[place] or not before[place] for place in folded):
         yield "a retention downsamples a date that keeps its rows, or has none"
-    own = [row["rows"] for row in body["add"] if row["table"] == _REGISTER]
+    register_rows = [row["rows"] for row in body["add"] if row["table"] == _REGISTER]
     yield from _archive_faults(body, facts)
     yield from grace_faults(body, facts)
-    spared = masked | {(_DOWNSAMPLED, day) for _, day in folded}
-    own_rows = {_REGISTER, _ARCHIVES}
-    shrinks = {place: rows for place, rows in left.items() if place[0] not in own_rows and place not in spared}
-    if own != [1] or any(rows >= before[place] for place, rows in shrinks.items()):
+    exempt = masked | {(_DOWNSAMPLED, day) for _, day in folded}
+    registers = {_REGISTER, _ARCHIVES}
+    shrinking = {place: rows for place, rows in after.items() if place[0] not in registers and place not in exempt}
+    if register_rows != [1] or any(rows >= before[place] for place, rows in shrinking.items()):
         yield "a retention brings rows"
 
 
 def _archive_faults(body: Body, facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how what a retention says of archives does not fit what it writes down of them."""
-    made, ended = facts.get("archived", {}), facts.get("archives_ended", {})
-    days = list(made.values()) if isinstance(made, dict) else [None]
-    manifests = [one for some in days for one in (some.values() if isinstance(some, dict) else [None])]
-    if not all(isinstance(one, str) and _DIGEST.fullmatch(one) for one in manifests):
+    """Yield differences between the archives in a retention plan's facts and its new rows of the archive register."""
+    archived, ended = facts.get("archived", {}), facts.get("archives_ended", {})
+    days = list(archived.values()) if isinstance(archived, dict) else [None]
+    manifests = [digest for dates in days for digest in (dates.values() if isinstance(dates, dict) else [None])]
+    if not all(isinstance(digest, str) and _DIGEST.fullmatch(digest) for digest in manifests):
         yield "facts name other archives than manifests by table and date"
-    if not _is_lists(ended, _ARCHIVE):
+    if not _has_lists(ended, _ARCHIVE):
         yield "facts name other archives that end than archives"
         return
     written = sum(row["rows"] for row in body["add"] if row["table"] == _ARCHIVES)
-    if written != len(manifests) + sum(len(some) for days in ended.values() for some in days.values()):
+    if written != len(manifests) + sum(len(names) for days in ended.values() for names in days.values()):
         yield "a retention does not write down what it archives, or other archives"
     if body["remove"].get(_ARCHIVES):
         yield "a retention takes archives out of their register"
 
 
 def _places(dates: object) -> Places | None:
-    """Return the dates that facts name by table; None where they are something else."""
+    """Return the partitions of a mapping from tables to lists of dates; None if the value is not such a mapping."""
     if not isinstance(dates, Mapping) or not all(isinstance(days, list) for days in dates.values()):
         return None
     return {(table, day) for table, days in dates.items() for day in days if isinstance(day, str)}
 
 
 def is_raw(digests: object) -> bool:
-    """Whether something is digests by table and date."""
-    return _is_lists(digests, _DIGEST)
+    """Whether a value maps tables and dates to lists of digests."""
+    return _has_lists(digests, _DIGEST)
 
 
-def _is_lists(value: object, form: re.Pattern[str]) -> bool:
-    """Whether something is lists of texts of a form, by table and date."""
+def _has_lists(value: object, pattern: re.Pattern[str]) -> bool:
+    """Whether a value maps tables and dates to lists of texts that match a pattern."""
     if not isinstance(value, dict):
         return False
-    lists = [some for days in value.values() for some in (days.values() if isinstance(days, dict) else [None])]
+    lists = [texts for days in value.values() for texts in (days.values() if isinstance(days, dict) else [None])]
     return all(
-        isinstance(some, list) and all(isinstance(one, str) and form.fullmatch(one) for one in some) for some in lists
+        isinstance(texts, list) and all(isinstance(text, str) and pattern.fullmatch(text) for text in texts)
+        for texts in lists
     )
 
 
 _ERASURE: Final = re.compile(r"er-[0-9a-f]{16}")
 _ERASURES: Final = "erasures"
-_NAMED: Final = "segments"
-"""Table whose rows stay, with pseudonyms in the place of names."""
-_BOOKS: Final = frozenset(
+_PSEUDONYMIZED: Final = "segments"
+"""Table in which an erasure keeps all rows and replaces names by pseudonyms."""
+_PROTECTED: Final = frozenset(
     {"audit", "disowned", "ingest_plans", "lineage", "migrations", "quality_releases", "retention_plans"}
 )
 
 
 @of_actions
 def erasure_faults(body: Body) -> Iterator[str]:
-    """Yield how an erasure would do anything but take rows out, and write down that it was applied."""
+    """Yield violations in an erasure plan, which may only remove rows and register that it was applied."""
     facts = body["facts"] if isinstance(body.get("facts"), dict) else {}
     name = facts.get("erasure")
     if not isinstance(name, str) or not _ERASURE.fullmatch(name):
         yield "facts name no erasure"
     if not is_raw(facts.get("quarantined", {})):
         yield "facts name other raw bytes than digests"
-    if touched := _BOOKS & {*body["remove"], *(row["table"] for row in body["add"])}:
-        yield f"an erasure changes the books: {min(touched)}"
+    if changed := _PROTECTED & {*body["remove"], *(row["table"] for row in body["add"])}:
+        yield f"an erasure changes the books: {min(changed)}"
     if body["remove"].get(_ERASURES) or [row["rows"] for row in body["add"] if row["table"] == _ERASURES] != [1]:
         yield "an erasure does not write down that it was applied, or takes such a row away"
     yield from replaced_faults(facts)
@@ -129,9 +130,9 @@ def erasure_faults(body: Body) -> Iterator[str]:
 
 
 def _count_faults(body: Body) -> Iterator[str]:
-    """Yield dates that would have more rows than before; of names, any other number.
+    """Yield partitions that would have more rows than before, or in the table ``segments`` another number of rows.
 
-    As many are right where files are written again as they are: words of the subject were in their dictionaries.
+    An equal number is valid: files may be rewritten with the same rows to remove the subject's words from dictionaries.
     """
     before: Counter[tuple[str, str]] = Counter()
     after: Counter[tuple[str, str]] = Counter()
@@ -142,7 +143,7 @@ def _count_faults(body: Body) -> Iterator[str]:
         if row["table"] != _ERASURES:
             after[row["table"], row["partition"]] += row["rows"]
     for place in sorted({*before, *after}):
-        if (before[place] != after[place]) if place[0] == _NAMED else (after[place] > before[place]):
+        if (before[place] != after[place]) if place[0] == _PSEUDONYMIZED else (after[place] > before[place]):
             yield f"an erasure brings rows: {place[0]} {place[1]}"
 
 
@@ -163,7 +164,7 @@ SEGMENTS: Final[Mapping[str, Any]] = {
     "versions": {...: int},
     "segments": [_SEGMENT],
 }
-"""Body of a plan that names segments, and is computed again from them."""
+"""Shape of the body of an ingest plan, which lists segments. Carrying it out computes the files from them."""
 FILES: Final[Mapping[str, Any]] = {
     "writer": str,
     "add": [_ADDED],
@@ -172,23 +173,23 @@ FILES: Final[Mapping[str, Any]] = {
     "kept": {...: [str]},
     "account": {...: int},
 }
-"""Body of an action plan: files to add and to drop, which exist already."""
+"""Shape of the body of an action plan, which lists existing files to add and to remove."""
 
 _MIGRATED: Final = {"migration": str, "sha256": str, "backwards": bool, "rows": int, "pairs": [(str, str)]}
-"""Facts of a plan that migrates: by which migration, and which file became which."""
+"""Shape of the facts of a migration plan: the migration, and pairs of replaced and new file."""
 
 
 class Rows(Enum):
-    """What a plan does to the number of rows, and so on which side of the invariant ``status`` books its account."""
+    """How a plan changes the number of rows. ``ranklake status`` counts the plan's account accordingly."""
 
     BROUGHT = "brought"
-    """Rows of segments come, or come again; the table ``segments`` tells how many, so the account is not counted."""
+    """Rows of segments are added. The table ``segments`` contains their number, so the account is not counted."""
     KEPT = "kept"
-    """Each date of each table holds as many as before: there is nothing to book."""
+    """Each date of each table keeps its number of rows."""
     QUARANTINED = "quarantined"
-    """Rows move to ``rejects``, or back from there."""
+    """Rows move to ``rejects``, or back from it."""
     RETIRED = "retired"
-    """Rows go for good, and somebody answers for it."""
+    """Rows are permanently removed, with an approval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,24 +199,24 @@ class PlanKind:
     Attributes
     ----------
     name
-        As the plan file and the ledger say it.
+        Name in plan files and in the ledger.
     rows
-        What it does to the number of rows.
+        How a plan changes the number of rows.
     body
-        What a plan's body must have, as `ranklake.lake.store.json_shape` says it.
+        Shape of the body (`ranklake.lake.store.json_shape`).
     rules
-        Yields what a body says, of the right shape, that no plan of the kind may say.
+        Yields violations in a body of the right shape.
     is_replayable
-        Whether dates that such a plan rewrote may be replayed: what it took away is known by other means, or it took
-        nothing.
+        Whether dates that such a plan rewrote may be replayed. True if the plan removes no rows, or if replay can find
+        out which rows it removed.
     execute
         ``module:function`` that carries a plan out (`ranklake.lake.plans.driver.Executor`).
     verify
-        ``module:function`` that checks a plan that was found against the lake (`ranklake.lake.plans.verification`).
+        ``module:function`` that verifies another process' plan against the lake (`ranklake.lake.plans.verification`).
     purges_dates
-        Whether a plan that deletes files deletes all that its dates hold from before, too; else those that it names.
+        Whether a purge deletes all old files of the plan's dates, or only the files that the plan lists.
     fences
-        Whether nothing that was computed before it may be committed after it (`ranklake.lake.tables.commit.fence`).
+        Whether rollups that read rows from before the plan must not commit (`ranklake.lake.tables.commit.fence`).
     """
 
     name: str
@@ -289,7 +290,7 @@ RETENTION: Final = PlanKind(
 
 RELEASE: Final = PlanKind(
     "release",
-    rows=Rows.QUARANTINED,  # the other way round: rows leave ``rejects``
+    rows=Rows.QUARANTINED,  # in reverse: rows leave ``rejects``
     body=FILES,
     rules=rules.release_faults,
     is_replayable=True,
@@ -323,7 +324,7 @@ ERASURE: Final = PlanKind(
 
 CANCELLATION: Final = PlanKind(
     "cancellation",
-    rows=Rows.RETIRED,  # the other way round: rows come back that had gone
+    rows=Rows.RETIRED,  # in reverse: removed rows are restored
     body=FILES,
     rules=cancellation_faults,
     is_replayable=True,
@@ -353,16 +354,16 @@ KINDS: Final[Mapping[str, PlanKind]] = MappingProxyType(
 
 
 def rows_effect(name: str) -> Rows:
-    """Return where the ledger's rows of a kind are booked; a kind that is not known here took its rows for good."""
+    """Return how plans of a kind change the number of rows. Plans of an unknown kind count as `Rows.RETIRED`."""
     return KINDS[name].rows if name in KINDS else Rows.RETIRED
 
 
 def is_replayable(name: str) -> bool:
-    """Whether replay may pass a date that a plan of a kind rewrote; of a kind that is not known it may not."""
+    """Whether dates that a plan of this kind rewrote may be replayed; False for an unknown kind."""
     return name in KINDS and KINDS[name].is_replayable
 
 
 def resolve(name: str) -> Callable[..., Any]:
-    """Return what a kind names as ``module:function``; its module is imported by the first call."""
+    """Return the function that a kind names as ``module:function``. Imports its module."""
     target: Callable[..., Any] = resolve_name(name)
     return target

@@ -1,10 +1,10 @@
-"""A local Dask cluster to which nobody else can connect.
+"""A local Dask cluster to which only this process can connect.
 
-Who connects to a scheduler runs code in its workers, and a port on loopback is open to every user of the machine. So
-each cluster makes a key of its own, in memory, and all that it listens on is TLS that asks for that key's certificate.
-Dask's HTTP servers (dashboard, health, metrics) know no such thing, so there are none.
+A client of a scheduler can execute code in its workers, and every user of the machine can reach a loopback port.
+Therefore each cluster creates a temporary TLS key in memory, and all its ports require a client certificate of that
+key. Dask's HTTP servers (dashboard, health, metrics) do not support this and are not started.
 
-Imported late: distributed costs a third of a second, and many commands need no cluster.
+This module is imported only when a cluster is needed, because importing distributed takes a third of a second.
 """
 
 import logging
@@ -18,10 +18,10 @@ HOST = "127.0.0.1"
 
 
 class _NoHttp(ServerNode):
-    """What of a server of Dask's would open a port without TLS, taken out."""
+    """A mixin for Dask's servers that does not open the HTTP port, which has no TLS."""
 
     def start_http_server(self, routes: Any, *_: object, **__: object) -> None:  # noqa: ANN401 - Dask's own
-        """Start none."""
+        """Do not start an HTTP server."""
         self.http_application = RoutingApplication(routes)
 
 
@@ -34,7 +34,7 @@ class QuietWorker(_NoHttp, Worker):
 
 
 def local_cluster(count: int, memory_limit: str) -> SpecCluster:
-    """Start a cluster of `count` worker processes of one thread each; the caller closes it."""
+    """Start a cluster of `count` worker processes with one thread each. The caller closes it."""
     security = Security.temporary()
     common: dict[str, Any] = {"host": HOST, "protocol": "tls://", "security": security}
     worker = {
@@ -48,7 +48,7 @@ def local_cluster(count: int, memory_limit: str) -> SpecCluster:
         },
     }
     scheduler = {"cls": QuietScheduler, "options": {**common, "port": 0, "dashboard": False}}
-    # What goes wrong comes back as one error; the cluster's own account of it would be stack traces.
+    # Failures are raised as one error; the cluster's logs would add tracebacks.
     return SpecCluster(
         scheduler=scheduler,
         workers=dict.fromkeys(range(count), worker),

@@ -1,16 +1,16 @@
-"""Numbered plans: changes to the lake, written before they are made, and the ledger row with which each ends.
+"""Numbered plans: each describes a change to the lake and is written before the change is made.
 
-A plan is written put-if-absent and never changes. Exactly one plan can be unfinished: the next number is proposed
-only when the last plan is finished, and a plan is finished when the table ``ingest_plans``, which every plan commits
-last, carries its number.
+A plan file is written only if its name is free, and never changes. At most one plan is unfinished: the next number is
+used only after the last plan is finished. A plan is finished when the ledger, the table ``ingest_plans``, has its
+number. Every plan commits to the ledger last.
 
-A plan may be sealed: a MAC under a key that writers of the bucket need not have.
+A plan may be sealed with a MAC under a key that other writers of the bucket do not have:
 
-    "seal": {"key": <id>, "hmac_sha256": HMAC-SHA256(key, what the plan file says except for seal and digest)}
+    "seal": {"key": <id>, "hmac_sha256": HMAC-SHA256(key, content of the plan file except seal and digest)}
 
-Keys are a keyring by reference, as `ranklake.segments.keys` reads it: the first seals, each of them opens. To rotate a
-key, write the new one before the others, and take the old one away when no plan is left unfinished under it. One
-keyring serves one lake: a plan of another lake under the same key would be believed.
+The keys are in a keyring that `ranklake.segments.keys` reads: the first key seals, all are accepted. To rotate the key,
+put the new one first, and remove the old one when no plan sealed with it is unfinished. Use each keyring for one lake
+only, because plans of another lake with the same key would be accepted.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ LEDGER: Final = "ingest_plans"
 RESTORE: Final = "restore the file from a backup; if no commit carries its number it may be removed"
 
 Progress = Callable[[int, int], None]
-"""Told (tasks done, tasks in the plan) as a plan goes on."""
+"""Called with (finished tasks, all tasks of the plan) while a plan is carried out."""
 
 
 _DIGEST: Final = "sha256"
@@ -55,11 +55,11 @@ FORGED: Final = "nothing of it was carried out; find out who put the file there,
 
 
 class DamagedPlanError(RanklakeError):
-    """A plan file that cannot be read; nothing after it can go on."""
+    """A plan file cannot be read. No later plan can be written until it is repaired."""
 
 
 class RefusedPlanError(DamagedPlanError):
-    """A plan file that no ranklake wrote, or whose writer is unknown; nothing of it was carried out."""
+    """A plan file breaks the rules of its kind, or its seal is invalid. Nothing of it was carried out."""
 
     def __init__(self, what: str, where: str, hint: str = FORGED) -> None:
         super().__init__(what, where=where, hint=hint)
@@ -72,13 +72,13 @@ class Plan:
     Attributes
     ----------
     number
-        From 1, without holes.
+        Counts from 1, without gaps.
     kind
         A key of `ranklake.lake.plans.kinds.KINDS`.
     created_us
         Microseconds since 1970.
     body
-        What the kind needs to be carried out again by anybody; plain JSON values.
+        All data that any process needs to carry out the plan; plain JSON values.
     """
 
     number: int
@@ -88,7 +88,7 @@ class Plan:
 
     @property
     def created(self) -> datetime:
-        """When the plan was made, UTC."""
+        """Time at which the plan was composed, in UTC."""
         return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=self.created_us)
 
     @property
@@ -98,7 +98,7 @@ class Plan:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the plan file says, except for its digest."""
+        """Content of the plan file, except for its digest."""
         return {"format": FORMAT, "plan": self.number, "kind": self.kind, "created_us": self.created_us, **self.body}
 
     def to_json(self) -> bytes:
@@ -107,32 +107,36 @@ class Plan:
 
     @classmethod
     def from_json(cls, raw: bytes, where: str) -> "Plan":
-        """Read a plan file. Raises `DamagedPlanError`; nobody has to look into a plan's body for what is missing."""
+        """Parse a plan file and validate its body against its kind.
+
+        Raises `DamagedPlanError`, or `RefusedPlanError` for a body that breaks the rules of its kind. ``where`` names
+        the file in errors.
+        """
         try:
             facts = json.loads(raw)
             digest = facts.pop(_DIGEST, None)
-            whole = digest is None or digest == _digest(facts)
+            is_intact = digest is None or digest == _digest(facts)
             head = (facts.pop("format"), int(facts.pop("plan")), str(facts.pop("kind")), int(facts.pop("created_us")))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedPlanError("the plan cannot be read", where=where, hint=RESTORE) from error
         if head[0] != FORMAT:
             raise DamagedPlanError(f"plan format {head[0]} is not {FORMAT}", where=where, hint="upgrade ranklake")
-        if not whole:
+        if not is_intact:
             raise DamagedPlanError("the plan does not have the digest that it names", where=where, hint=RESTORE)
         kind = KINDS.get(head[2])
         if kind is None:
             raise DamagedPlanError(f"plans of kind {head[2]!r} are not known", where=where, hint="upgrade ranklake")
-        wrong = fault(facts, kind.body, "body")
-        if wrong is not None:
-            raise DamagedPlanError(f"the plan's {wrong}", where=where, hint=RESTORE)
-        broken = next(kind.rules(facts), None)
-        if broken is not None:
-            raise RefusedPlanError(f"a plan of kind {kind.name} that nobody may carry out: {broken}", where)
+        problem = fault(facts, kind.body, "body")
+        if problem is not None:
+            raise DamagedPlanError(f"the plan's {problem}", where=where, hint=RESTORE)
+        violation = next(kind.rules(facts), None)
+        if violation is not None:
+            raise RefusedPlanError(f"a plan of kind {kind.name} that nobody may carry out: {violation}", where)
         return cls(*head[1:], facts)
 
 
 def seal_plan(plan: Plan, keys: str) -> Plan:
-    """Return the plan with its seal, where keys are configured. Raises `MissingKeyError`."""
+    """Return the plan with a seal, if keys are configured. Raises `MissingKeyError`."""
     if not keys:
         return plan
     return replace(plan, body={**plan.body, SEAL: seal(plan.facts, keys)})
@@ -143,16 +147,17 @@ def _digest(facts: dict[str, Any]) -> str:
 
 
 def last_finished(tables: "Tables") -> int:
-    """Return the number of the last finished plan; 0 before the first.
+    """Return the number of the last finished plan; 0 if there is none.
 
-    Raises `ranklake.lake.tables.tables.NewerTableError`: every driver asks this first.
+    Every driver calls this first. Raises `ranklake.lake.tables.tables.NewerTableError` if newer software wrote the
+    lake.
     """
     ledger = latest(tables, LEDGER)
     return 0 if ledger is None else number_of(refuse_unfit(ledger, contract(LEDGER)))
 
 
 def read_plan(store: "Store", number: int) -> Plan | None:
-    """Return a plan by number, or None where there is none."""
+    """Return a plan by number; None if it does not exist. Raises `DamagedPlanError`."""
     where = store.path(Plan(number, "", 0).name)
     try:
         plan = Plan.from_json(store.fs.cat_file(where), where)
@@ -169,29 +174,29 @@ def write_and_carry_out(
     carry_out: Callable[[Plan], None],
     authorise: Callable[[Plan], None],
 ) -> Plan | None:
-    """Finish what is unfinished, then write the next plan and carry it out.
+    """Finish an unfinished plan, then write the next plan and carry it out. Returns it; None if there is nothing to do.
+
+    Two drivers may compose plans with the same number. Only one of the files is written. The other driver finds the
+    number taken, carries out that plan, too (every commit is a compare-and-swap), and then composes again.
 
     Parameters
     ----------
     compose
-        Called with a free number when all earlier plans are finished; returns the plan, or None if there is nothing
-        to do.
+        Called with a free number when all earlier plans are finished. Returns the plan, or None if there is nothing to
+        do.
     carry_out
-        Must be repeatable: it is called again for a plan that a dead process, or one that still runs, left unfinished.
+        Carries out a plan. Must be repeatable: the plan may be unfinished because of a killed or concurrent process.
     authorise
-        Called with a plan that was found, before it is carried out; raises where it must not be.
-
-    Thread 1 and thread 2 (two drivers) may compose the same number: one file wins, the other driver finds the number
-    taken, carries out the winner's plan beside it (every commit of it is a compare-and-swap) and composes again.
+        Called with an existing plan before it is carried out. Raises if the plan must not be carried out.
     """
-    mine: Plan | None = None
+    own: Plan | None = None
     while True:
         finished = last_finished(lake.tables)
-        if mine is not None and finished >= mine.number:
-            return mine
+        if own is not None and finished >= own.number:
+            return own
         number = finished + 1
-        if mine is not None and mine.number == number:  # another driver carries it out beside this one
-            waiting: Plan | None = mine
+        if own is not None and own.number == number:  # another driver carries it out at the same time
+            waiting: Plan | None = own
         elif (waiting := read_plan(lake.store, number)) is not None:
             authorise(waiting)
         plan = waiting or compose(number)
@@ -200,10 +205,10 @@ def write_and_carry_out(
         if waiting is None:
             if not lake.put_if_absent(plan.name, seal_plan(plan, lake.config.plans.key).to_json()):
                 continue
-            mine = plan
+            own = plan
         try:
             carry_out(plan)
-        except LostRaceError:  # another driver carries out the same plan: go on from what it committed
+        except LostRaceError:  # another driver carries out the same plan: continue after its commits
             continue
 
 
@@ -211,15 +216,15 @@ SEAL: Final = "seal"
 
 
 def seal(facts: Mapping[str, Any], keys: str) -> dict[str, str]:
-    """Return the seal of what a plan says. Raises `ranklake.segments.envelope.MissingKeyError`."""
+    """Return the seal for the content of a plan. Raises `ranklake.segments.envelope.MissingKeyError`."""
     key = read_keyring(keys).active
     return {"key": key.id, "hmac_sha256": _mac(facts, key)}
 
 
 def is_sealed(facts: Mapping[str, Any], keys: str) -> bool:
-    """Whether a plan has a seal, and one of these keys made it.
+    """Whether a plan has a valid seal of one of these keys.
 
-    Raises `ranklake.segments.envelope.MissingKeyError` where the key that it names is not at hand.
+    Raises `ranklake.segments.envelope.MissingKeyError` if the key that the seal names is not in the keyring.
     """
     seal = facts.get(SEAL)
     if not isinstance(seal, dict) or not all(isinstance(seal.get(name), str) for name in ("key", "hmac_sha256")):
@@ -233,7 +238,7 @@ def _mac(facts: Mapping[str, Any], key: Key) -> str:
 
 
 def commit_rows(tables: "Tables", table: str, rows: list[dict[str, Any]], number: int) -> bool:
-    """Append rows, given as dicts, to a system table under a plan's number; return whether this call did it."""
+    """Append rows to a system table with a plan's number. Returns False if the table already has this number."""
     handle = ensure_table(tables, contract(table))
     if number_of(handle) >= number:
         return False
@@ -242,13 +247,13 @@ def commit_rows(tables: "Tables", table: str, rows: list[dict[str, Any]], number
 
 
 def append_own(tables: "Tables", table: str, compose: Callable[["DeltaTable"], list[dict[str, Any]]]) -> int:
-    """Append rows, given as dicts, to a system table that counts its own commits; return how many.
+    """Append rows to a system table that counts its own commits. Returns the number of rows.
 
     Parameters
     ----------
     compose
-        Called with a fresh handle; returns the rows, none if there is nothing to add. Whoever loses the race against
-        another writer calls it again, so rows may depend on what the table holds.
+        Called with a current handle of the table. Returns the rows to append. Called again after a lost race, so the
+        rows may depend on the table's content.
     """
     while True:
         handle = ensure_table(tables, contract(table))
@@ -264,21 +269,21 @@ def append_own(tables: "Tables", table: str, compose: Callable[["DeltaTable"], l
 
 
 def row_files(store: "Store", table: str, rows: list[dict[str, Any]], number: int) -> "list[DataFile]":
-    """Write rows, given as dicts, as new files of a system table; commit nothing."""
+    """Write rows as new files of a system table, without a commit."""
     return append_files(
         store, contract(table), pa.Table.from_pylist(rows, schema=arrow_schema(contract(table))), number
     )
 
 
 def ledger_row(plan: "Plan", tables: Mapping[str, int], **counts: int) -> dict[str, Any]:
-    """Return the row of ``ingest_plans`` that ends a plan.
+    """Return the row of ``ingest_plans`` that finishes a plan.
 
     Parameters
     ----------
     tables
-        Change of each table's row count: positive for ingest, negative for what takes rows away.
+        Change of each table's number of rows: positive for ingest, negative for removals.
     counts
-        segments, rows_recorded, rows_stored, rows_rejected, rows_duplicate; 0 where not given.
+        segments, rows_recorded, rows_stored, rows_rejected, rows_duplicate; default 0.
     """
     names = ("segments", "rows_recorded", "rows_stored", "rows_rejected", "rows_duplicate")
     return {

@@ -1,17 +1,17 @@
-"""Rules for plans of each kind, checked whenever a plan is read, before anything acts on it.
+"""Rules for plans of each kind, checked whenever a plan is read, before it is carried out.
 
-A plan is a file in the bucket, and who may write there may write one. So none is believed for being there: its paths
-lie in the folders of their tables, dates and counts agree, and a kind does what it is for and nothing else. Which
-rules are of which kind stands in `ranklake.lake.plans.kinds`; whether what a plan says is true of the lake is looked at
-by `ranklake.lake.plans.verification`.
+A plan is a file in the bucket, so anyone who may write to the bucket can write one. Every plan is therefore validated:
+its paths must be in the folders of their tables, dates and counts must agree, and a kind must make only the changes
+for which it exists. `ranklake.lake.plans.kinds` assigns rules to kinds. `ranklake.lake.plans.verification` compares a
+plan with the lake.
 
-A retention's plan may say of files that they stay for some days of grace, so that it can be cancelled:
+A retention plan may keep the removed files for some days of grace, so that it can be cancelled:
 
-    applied ─▶ rows out of tables, files kept ─▶ cancelled: the rows come back in new files
-                                              └▶ over: a plan of kind ``purge`` deletes the files
+    applied ─▶ rows removed from tables, files kept ─▶ cancelled: new files restore the rows
+                                                     └▶ expired: a plan of kind ``purge`` deletes the files
 
-Of a date that goes whole, or whose values are masked, its old files are kept; of one of which only some rows go, files
-of those rows, which no commit names.
+For a date that is removed completely or masked, its old files are kept. For a date that loses only some rows, new files
+with those rows are kept, which no commit names.
 """
 
 import json
@@ -30,8 +30,8 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _RELEASE: Final = re.compile(r"qr-[0-9a-f]{16}")
 _DOTS: Final = frozenset({".", ".."})
 _MOST_OVERLAYS: Final = 10**10
-_SAYS: Final = frozenset({"quality_results", "disowned"})
-"""Tables in which a quarantine says why."""
+_REASONS: Final = frozenset({"quality_results", "disowned"})
+"""Tables to which a quarantine adds the reasons."""
 _REJECTS: Final = "rejects"
 _FOLDED: Final = "downsampled"
 _RELEASES: Final = "quality_releases"
@@ -41,18 +41,18 @@ Rules = Callable[[Body], Iterator[str]]
 
 
 def is_data_path(path: str, day: str | None = None) -> bool:
-    """Whether a path can be a data file's, relative to its table's folder, of a date (ISO) or of any."""
+    """Whether a path, relative to its table's folder, is valid for a data file, of this date (ISO) if given."""
     return _DATA.fullmatch(path) is not None and (day is None or path.startswith(f"date={day}/"))
 
 
 def is_spool_path(path: str) -> bool:
-    """Whether a path can be that of a file in a spool; it may have any name, but leads nowhere else."""
+    """Whether a path is valid for a file in a spool: any name, below a folder ``segments``, without ``..``."""
     parts = path.split("/")
     return "\0" not in path and not _DOTS & set(parts) and "segments" in parts
 
 
 def segment_paths(row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield all paths that a segment of an ingest plan would have read; what is none counts as an empty one."""
+    """Yield all paths of a segment in an ingest plan; an empty path in place of each invalid value."""
     yield from (row["path"], *row["others"])
     earlier = row.get("earlier", [])
     for entry in earlier if isinstance(earlier, list) else [None]:
@@ -61,7 +61,7 @@ def segment_paths(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def segment_faults(body: Body) -> Iterator[str]:
-    """Yield what is wrong with the segments of an ingest plan, and with the contracts that it was composed under."""
+    """Yield violations in the segments of an ingest plan, and in the number of its overlay."""
     number = body.get("contracts", 0)
     if type(number) is not int or not 0 <= number < _MOST_OVERLAYS:
         yield "contracts is no number of an overlay"
@@ -78,21 +78,21 @@ def segment_faults(body: Body) -> Iterator[str]:
 
 
 def of_actions(faults: Rules) -> Rules:
-    """Return the rules of a kind of action plan: its own are looked at where tables and paths are some."""
+    """Return the complete rules of a kind of action plan: general rules first, then `faults` if all paths are valid."""
 
     @wraps(faults)
-    def every(body: Body) -> Iterator[str]:
-        if wrong := list(_place_faults(body)):
-            yield from wrong
+    def all_faults(body: Body) -> Iterator[str]:
+        if place_faults := list(_place_faults(body)):
+            yield from place_faults
         else:
             yield from _count_faults(body)
             yield from faults(body)
 
-    return every
+    return all_faults
 
 
 def _place_faults(body: Body) -> Iterator[str]:
-    """Yield tables and paths that are none."""
+    """Yield violations in table names and paths."""
     tables = {*body["remove"], *body["kept"], *body["account"], *(row["table"] for row in body["add"])}
     for name in sorted(table for table in tables if not _TABLE.fullmatch(table)):
         yield f"table {name[:40]!r} is not a table name"
@@ -109,23 +109,23 @@ def _place_faults(body: Body) -> Iterator[str]:
 
 
 def _count_faults(body: Body) -> Iterator[str]:
-    """Yield counts that do not agree with one another."""
+    """Yield contradictions between counts, and files that are listed twice."""
     for place, row in enumerate(body["add"]):
         if row["rows"] < 0 or row["size_bytes"] < 0 or _row_count(row["stats"]) != row["rows"]:
             yield f"add[{place}] counts other rows than its statistics"
-    gone = [row for rows in body["remove"].values() for row in rows]
-    if any(row["num_records"] < 0 or row["size_bytes"] < 0 for row in gone):
+    removed_rows = [row for rows in body["remove"].values() for row in rows]
+    if any(row["num_records"] < 0 or row["size_bytes"] < 0 for row in removed_rows):
         yield "a removed file counts below zero"
-    if len({(table, row["path"]) for table, rows in body["remove"].items() for row in rows}) < len(gone):
+    removed = {(table, row["path"]) for table, rows in body["remove"].items() for row in rows}
+    if len(removed) < len(removed_rows):
         yield "a file is removed twice"
-    coming = [(row["table"], row["path"]) for row in body["add"]]
-    going = {(table, row["path"]) for table, rows in body["remove"].items() for row in rows}
-    if len(set(coming)) < len(coming) or going & set(coming):
+    added = [(row["table"], row["path"]) for row in body["add"]]
+    if len(set(added)) < len(added) or removed & set(added):
         yield "a file is added twice, or is what it replaces"
     facts = body["facts"] if isinstance(body.get("facts"), dict) else {}
-    folds = {_FOLDED} if facts.get(_FOLDED) else frozenset()  # aggregates come in the place of others' rows
-    added = {table: 0 if table in folds else _added_files(body, table) for table in body["remove"]}
-    if dict(body["account"]) != {table: rows - _removed_files(body, table) for table, rows in added.items()}:
+    uncounted = {_FOLDED} if facts.get(_FOLDED) else frozenset()  # aggregates replace rows of other tables
+    counts = {table: 0 if table in uncounted else _added_rows(body, table) for table in body["remove"]}
+    if dict(body["account"]) != {table: rows - _removed_rows(body, table) for table, rows in counts.items()}:
         yield "account is not what its files come to"
 
 
@@ -137,16 +137,16 @@ def _row_count(stats: str) -> object:
     return parsed.get("numRecords") if isinstance(parsed, dict) else None
 
 
-def _added_files(body: Body, table: str) -> int:
+def _added_rows(body: Body, table: str) -> int:
     return sum(row["rows"] for row in body["add"] if row["table"] == table)
 
 
-def _removed_files(body: Body, table: str) -> int:
+def _removed_rows(body: Body, table: str) -> int:
     return sum(row["num_records"] for row in body["remove"].get(table, []))
 
 
-def _changed_dates(body: Body) -> bool:
-    """Whether a date of a table would hold another number of rows than before."""
+def _changes_counts(body: Body) -> bool:
+    """Whether the number of rows of any partition would change."""
     before: dict[tuple[str, str], int] = defaultdict(int)
     for table, rows in body["remove"].items():
         for row in rows:
@@ -157,75 +157,77 @@ def _changed_dates(body: Body) -> bool:
     return dict(before) != dict(after)
 
 
-def _deletions(body: Body, what: str) -> Iterator[str]:
+def _deletions(body: Body, noun: str) -> Iterator[str]:
     if body["purge"]:
-        yield f"a {what} deletes files"
+        yield f"a {noun} deletes files"
 
 
-def _keeping_rows(what: str) -> Rules:
-    """Return the rules of a kind that writes rows again: each date has as many as before, and nothing is deleted."""
+def _rewrite_rules(noun: str) -> Rules:
+    """Return the rules of a kind that rewrites rows: each partition keeps its number of rows; no file is deleted."""
 
     @of_actions
     def faults(body: Body) -> Iterator[str]:
-        if _changed_dates(body):
-            yield f"a {what} changes how many rows a date holds"
-        yield from _deletions(body, what)
+        if _changes_counts(body):
+            yield f"a {noun} changes how many rows a date holds"
+        yield from _deletions(body, noun)
 
     return faults
 
 
-compaction_faults: Final = _keeping_rows("merge")
-renumber_faults: Final = _keeping_rows("renumbering")
+compaction_faults: Final = _rewrite_rules("merge")
+renumber_faults: Final = _rewrite_rules("renumbering")
 
 
 @of_actions
 def migration_faults(body: Body) -> Iterator[str]:
-    """Yield how a migration would lose rows, or names other files than come and go.
+    """Yield violations in a migration plan, which may not lose rows, and must list pairs of all replaced files.
 
-    One that says so may have rows on other dates than before, or dates that were computed and have other rows; whether
-    it may say so, its verification looks.
+    Dates of derived tables that the migration computed again (`computed`) may have another number of rows. The plan's
+    verification checks whether they were computed.
     """
     computed = body["facts"].get("computed", [])
     if not _is_computed(computed):
         yield "computed is not files that go, files that come, and a digest"
         return
-    outs, ins = ({path for one in computed for path in one[side]} for side in ("out", "in"))
-    kept = {
+    outs, ins = ({path for entry in computed for path in entry[side]} for side in ("out", "in"))
+    rewritten = {
         **body,
         "add": [row for row in body["add"] if row["path"] not in ins],
         "remove": {name: [row for row in rows if row["path"] not in outs] for name, rows in body["remove"].items()},
     }
-    if any(_added_files(kept, name) != _removed_files(kept, name) for name in {*kept["remove"], *body["account"]}):
+    names = {*rewritten["remove"], *body["account"]}
+    if any(_added_rows(rewritten, name) != _removed_rows(rewritten, name) for name in names):
         yield "a migration changes how many rows a table holds"
-    elif _changed_dates(kept):
+    elif _changes_counts(rewritten):
         yield "a migration changes how many rows a date holds"
-    days = [({path[:15] for path in one["out"]}, {path[:15] for path in one["in"]}) for one in computed]
-    if any(len(out) != 1 or out != come for out, come in days):
+    folders = [({path[:15] for path in entry["out"]}, {path[:15] for path in entry["in"]}) for entry in computed]
+    if any(len(before) != 1 or before != after for before, after in folders):
         yield "a date was computed, and files of others come or go with it"
     yield from _deletions(body, "migration")
     pairs = body["facts"]["pairs"]
-    gone = {row["path"] for rows in body["remove"].values() for row in rows}
-    come = {row["path"] for row in body["add"]}
-    if {old for old, _ in pairs} | outs != gone or {new for _, new in pairs} | ins != come:
+    removed = {row["path"] for rows in body["remove"].values() for row in rows}
+    added = {row["path"] for row in body["add"]}
+    if {old for old, _ in pairs} | outs != removed or {new for _, new in pairs} | ins != added:
         yield "pairs are not the files that come and go"
 
 
 def _is_computed(computed: object) -> bool:
-    """Whether something is what a migration says of dates that it computed."""
+    """Whether a value has the form of the dates that a migration computed: a list of {out, in, of}."""
     return isinstance(computed, list) and all(
-        isinstance(one, dict)
-        and one.keys() == {"out", "in", "of"}
-        and isinstance(one["of"], str)
+        isinstance(entry, dict)
+        and entry.keys() == {"out", "in", "of"}
+        and isinstance(entry["of"], str)
         and all(
-            isinstance(one[side], list) and all(isinstance(path, str) for path in one[side]) for side in ("out", "in")
+            isinstance(entry[side], list) and all(isinstance(path, str) for path in entry[side])
+            for side in ("out", "in")
         )
-        for one in computed
+        for entry in computed
     )
 
 
 @of_actions
 def replay_faults(body: Body) -> Iterator[str]:
-    """Yield how a replay would take rows away, or reach beyond its table."""
+    """Yield violations in a replay plan, which may not remove rows or change more than one table."""
     if any(rows < 0 for rows in body["account"].values()):
         yield "a replay takes rows away"
     if {row["table"] for row in body["add"]} - set(body["remove"]) or len(body["remove"]) > 1:
@@ -235,19 +237,19 @@ def replay_faults(body: Body) -> Iterator[str]:
 
 @of_actions
 def quarantine_faults(body: Body) -> Iterator[str]:
-    """Yield how rows would go that are not put into quarantine."""
+    """Yield violations in a quarantine plan, which must add to ``rejects`` as many rows as it removes elsewhere."""
     if any(rows > 0 for rows in body["account"].values()) or _REJECTS in body["remove"]:
         yield "a quarantine brings rows"
-    if -sum(body["account"].values()) != _added_files(body, _REJECTS):
+    if -sum(body["account"].values()) != _added_rows(body, _REJECTS):
         yield "a quarantine takes out other rows than it puts into rejects"
-    if {row["table"] for row in body["add"]} - {*body["remove"], _REJECTS, *_SAYS}:
+    if {row["table"] for row in body["add"]} - {*body["remove"], _REJECTS, *_REASONS}:
         yield "a quarantine brings rows to other tables"
     yield from _deletions(body, "quarantine")
 
 
 @of_actions
 def release_faults(body: Body) -> Iterator[str]:
-    """Yield how a release would do anything but let rows go back from ``rejects``, and write down that it was done."""
+    """Yield violations in a release plan, which may only move rows back from ``rejects`` and register itself."""
     name = body["facts"].get("release") if isinstance(body.get("facts"), dict) else None
     if not isinstance(name, str) or not _RELEASE.fullmatch(name):
         yield "facts name no release"
@@ -263,9 +265,9 @@ def release_faults(body: Body) -> Iterator[str]:
 
 
 GRACE: Final = "grace"
-"""Among the facts of a retention's plan, where files are kept."""
+"""Key of a retention plan's facts: the files that it keeps during the days of grace."""
 REPLACED: Final = "kept"
-"""Among the facts of an erasure's plan: kept files that held rows of the subject, and what took their place."""
+"""Key of an erasure plan's facts: kept files with rows of the subject, and the files that replace them."""
 
 _RETENTION_PLAN: Final = re.compile(r"rp-[0-9a-f]{16,64}")
 _REGISTER: Final = "retention_plans"
@@ -277,56 +279,57 @@ SHAPE: Final[Mapping[str, Any]] = {
     "versions": {...: int},
     "aside": {...: [_FILE]},
 }
-"""When it ends (ISO); the machine's uptime when it began; the contract versions that the files are under, by table; and
-files of rows that went of dates of which others stayed."""
+"""Shape of `GRACE`: its end (ISO time); the machine's uptime at its begin; contract versions of the files, by table;
+and, by table, files with the removed rows of dates that keep other rows."""
 REPLACED_SHAPE: Final[Mapping[Any, Any]] = {...: [{"path": str, "by": [{**_FILE, "version": int}]}]}
-"""By table, each with its path, and the files that have its other rows, under a contract version."""
+"""Shape of `REPLACED`, by table: the path of a kept file, and the files that contain its other rows, with the contract
+version of each."""
 
 
 def grace_faults(body: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how a retention would keep files in another way than it can be cancelled, or purged."""
+    """Yield violations in the files that a retention plan keeps for cancellation."""
     grace = facts.get(GRACE)
     if grace is None:
         return
-    if (wrong := fault(grace, SHAPE, GRACE)) is not None:
-        yield f"facts say of kept files what is not so: {wrong}"
+    if (problem := fault(grace, SHAPE, GRACE)) is not None:
+        yield f"facts say of kept files what is not so: {problem}"
         return
     if body["purge"]:
         yield "a retention keeps files, and deletes them"
-    yield from _path_faults((table, row) for table, rows in grace["aside"].items() for row in rows)
+    yield from _path_faults(row for rows in grace["aside"].values() for row in rows)
 
 
 def replaced_faults(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield faults of an erasure whose replacement files do not hold fewer rows than the kept ones."""
+    """Yield violations in the files with which an erasure plan replaces kept files."""
     replaced = facts.get(REPLACED, {})
-    if (wrong := fault(replaced, REPLACED_SHAPE, REPLACED)) is not None:
-        yield f"facts say of kept files what is not so: {wrong}"
+    if (problem := fault(replaced, REPLACED_SHAPE, REPLACED)) is not None:
+        yield f"facts say of kept files what is not so: {problem}"
         return
-    yield from _path_faults((table, row) for table, some in replaced.items() for one in some for row in one["by"])
+    yield from _path_faults(row for kept_files in replaced.values() for file in kept_files for row in file["by"])
 
 
-def _path_faults(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
-    if not all(is_data_path(row["path"], row["date"]) and row["num_records"] > 0 for _, row in rows):
+def _path_faults(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    if not all(is_data_path(row["path"], row["date"]) and row["num_records"] > 0 for row in rows):
         yield "a kept file lies outside its partition, or has no rows"
 
 
 def kept_rows(body: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the table and the file of everything that a retention's plan keeps; nothing where it keeps none."""
+    """Yield (table, file) of all files that a retention plan keeps for cancellation."""
     facts = body.get("facts") or {}
     if GRACE not in facts:
         return
     aside: Mapping[str, Any] = facts[GRACE]["aside"]
-    thinned = {(table, row["date"]) for table, rows in aside.items() for row in rows}
+    partial_dates = {(table, row["date"]) for table, rows in aside.items() for row in rows}
     for table, rows in body["remove"].items():
-        yield from ((table, row) for row in rows if (table, row["date"]) not in thinned)
+        yield from ((table, row) for row in rows if (table, row["date"]) not in partial_dates)
     for table, rows in aside.items():
         yield from ((table, row) for row in rows)
 
 
 @of_actions
 def cancellation_faults(body: Body) -> Iterator[str]:
-    """Yield how a cancellation would do anything but bring back rows of one retention plan, and write that down."""
-    yield from _names_plan(body)
+    """Yield violations in a cancellation, which may only restore rows of one retention plan and register itself."""
+    yield from _register_faults(body)
     if body["purge"]:
         yield "a cancellation deletes files"
     before: Counter[tuple[str, str]] = Counter()
@@ -344,13 +347,14 @@ def cancellation_faults(body: Body) -> Iterator[str]:
 
 @of_actions
 def purge_faults(body: Body) -> Iterator[str]:
-    """Yield how a purge would change any table but its register; which files it deletes says the plan it is about."""
-    yield from _names_plan(body)
+    """Yield violations in a purge, which may only change the register. The retention plan lists the files to delete."""
+    yield from _register_faults(body)
     if body["purge"] or any(body["remove"].values()) or {row["table"] for row in body["add"]} != {_REGISTER}:
         yield "a purge changes tables"
 
 
-def _names_plan(body: Body) -> Iterator[str]:
+def _register_faults(body: Body) -> Iterator[str]:
+    """Yield violations in the reference to a retention plan and in the new row of the register."""
     facts = body["facts"] if isinstance(body.get("facts"), dict) else {}
     if fault(facts, {"retention_plan": _RETENTION_PLAN, "of": int}, "facts") is not None:
         yield "facts name no retention plan, or none of the lake's plans"

@@ -1,11 +1,12 @@
-"""Verifies a found plan against the lake before anything of it is carried out.
+"""Verifies another process' plan against the lake before it is carried out.
 
-    seal (where keys are configured) ─▶ what its kind asks (`ranklake.lake.plans.kinds`): the spool and who vouches for
-        segments (ingest), rows by the log and by footers (all others), an approval that stands in the audit trail
-        (retention; whatever disowns)
+    the seal, if keys are configured ─▶ the checks of its kind (`ranklake.lake.plans.kinds`):
+        ingest: the spool, and the signatures that segments need
+        all others: numbers of rows, compared with the Delta log and the Parquet footers
+        retention and others that need an approval: the approval in the audit trail
 
-A plan that this process composed itself needs none of it. `ranklake.lake.plans.rules` has looked already at what a plan
-says by itself.
+A plan that this process composed is not verified. `ranklake.lake.plans.rules` validates a plan by itself when it is
+read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,29 +33,28 @@ if TYPE_CHECKING:
 
 
 class Verifier(Protocol):
-    """Holds plans of a kind against the lake."""
+    """Verifies plans of a kind against the lake."""
 
     def __call__(self, lake: "Lake", plan: Plan, /) -> None:
-        """Raise `RefusedPlanError` where a plan must not be carried out."""
+        """Raise `RefusedPlanError` if a plan must not be carried out."""
 
 
 def authorise(lake: "Lake", plan: Plan) -> None:
-    """Raise `RefusedPlanError` where a plan that was found must not be carried out.
+    """Raise `RefusedPlanError` if another process' plan must not be carried out.
 
-    Raises `ranklake.segments.envelope.MissingKeyError` where the key of its seal is not at hand, and what the
-    store raises.
+    Raises `ranklake.segments.envelope.MissingKeyError` if the key of its seal is missing, and the store's errors.
     """
     _verify_seal(lake, plan)
     cast("Verifier", resolve(KINDS[plan.kind].verify))(lake, plan)
 
 
-def refusal(store: "Store", plan: Plan, what: str, hint: str = FORGED) -> RefusedPlanError:
-    """Return the error that refuses a plan; it names the plan's file."""
-    return RefusedPlanError(what, store.path(plan.name), hint)
+def refusal(store: "Store", plan: Plan, message: str, hint: str = FORGED) -> RefusedPlanError:
+    """Return the error for a plan that must not be carried out. It names the plan's file."""
+    return RefusedPlanError(message, store.path(plan.name), hint)
 
 
 def no_file(store: "Store", plan: Plan, path: str) -> RefusedPlanError:
-    """Return the error for a plan that adds what is no data file."""
+    """Return the error for a plan that adds a missing or invalid data file."""
     return refusal(store, plan, f"the plan adds a file that is not there, or is none: {path}", RESTORE)
 
 
@@ -73,17 +73,19 @@ def _verify_seal(lake: "Lake", plan: Plan) -> None:
 
 
 def verify_merge(lake: "Lake", plan: Plan) -> None:
-    """Look whether a merge has the rows that the plan says; where its files were replaced it is passed over."""
-    verify_files(lake, plan, passes_over=True)
+    """Verify the files of a merge. Removed files that other commits replaced are skipped. Raises `RefusedPlanError`."""
+    verify_files(lake, plan, skip_replaced=True)
 
 
-def verify_files(lake: "Lake", plan: Plan, *, passes_over: bool = False) -> None:
-    """Look whether files that come and go have the rows that the plan says, where it is not committed yet.
+def verify_files(lake: "Lake", plan: Plan, *, skip_replaced: bool = False) -> None:
+    """Verify that added and removed files have the plan's numbers of rows, in tables that lack the plan's commit.
+
+    Raises `RefusedPlanError`.
 
     Parameters
     ----------
-    passes_over
-        Whether carrying the plan out passes over files that are not live (any more).
+    skip_replaced
+        Whether to skip removed files that are not live, because carrying out the plan skips them, too.
     """
     added: dict[str, list[dict[str, Any]]] = {}
     for row in plan.body["add"]:
@@ -94,19 +96,19 @@ def verify_files(lake: "Lake", plan: Plan, *, passes_over: bool = False) -> None
         handle = delta_table(lake.store, table)
         if handle is not None and _is_committed(handle, table, plan.number):
             continue
-        # A migration's files have the columns that the table will have; whether they hold what they should, it proves.
+        # A migration's files already have the new columns; the migration's own verification checks their content.
         schema = None if plan.kind == MIGRATION.name else arrow_schema(as_read(handle, lake.contract(table)))
         for row in added.get(table, []):
             _verify_added(lake.store, plan, table, row, schema)
         live = {} if handle is None else {row["path"]: row for row in _live_files(handle)}
-        # One of a derived table that is not live is no harm: a rollup may have replaced its own.
+        # A file of a derived table may have been replaced by a rollup.
         for row in plan.body["remove"].get(table, []):
-            if row["path"] in live or not (passes_over or lake.contract(table).kind == "derived"):
+            if row["path"] in live or not (skip_replaced or lake.contract(table).kind == "derived"):
                 _verify_removed(lake.store, plan, table, row, live)
 
 
 def named_files(files: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return files that a plan adds or removes as rows of `ranklake.lake.tables.live_files.files`."""
+    """Return files that a plan adds or removes, as a table like that of `ranklake.lake.tables.live_files.files`."""
     rows = [
         {
             "path": row["path"],
@@ -120,14 +122,14 @@ def named_files(files: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def is_committed_in(store: "Store", table: str, number: int) -> bool:
-    """Whether a plan was committed to a table already."""
+    """Whether a plan's commit to a table exists."""
     handle = delta_table(store, table)
     return handle is not None and _is_committed(handle, table, number)
 
 
 def _is_committed(handle: "DeltaTable", table: str, number: int) -> bool:
-    done = number_of(handle) if table == LEDGER else transaction_number(handle, PLAN_ID)
-    return done is not None and done >= number
+    committed = number_of(handle) if table == LEDGER else transaction_number(handle, PLAN_ID)
+    return committed is not None and committed >= number
 
 
 def _live_files(handle: "DeltaTable") -> list[dict[str, Any]]:
@@ -136,25 +138,25 @@ def _live_files(handle: "DeltaTable") -> list[dict[str, Any]]:
 
 
 def _verify_added(store: "Store", plan: Plan, table: str, row: Mapping[str, Any], schema: pa.Schema | None) -> None:
-    """Look whether a new file is there, with the rows that the plan says, and columns that the table can have."""
+    """Verify that a new file exists, with the plan's number of rows and with columns that fit the table."""
     path = store.path("tables", table, row["path"])
     try:
         with store.open_file(path, row["size_bytes"]) as source:
             footer, size = pq.read_metadata(source), source.size()
-            own_schema = footer.schema.to_arrow_schema()
-            names = own_schema.names
+            file_schema = footer.schema.to_arrow_schema()
+            names = file_schema.names
     except (FileNotFoundError, pa.ArrowException, UnicodeDecodeError):
         raise no_file(store, plan, path) from None
     rows = footer.num_rows
     if (rows, size) != (row["rows"], row["size_bytes"]):
         raise refusal(store, plan, f"the plan says of a file what is not true, {row['rows']} rows for {rows}: {path}")
-    fault = "has two columns of one name" if len(set(names)) < len(names) else _type_fault(own_schema, schema)
+    fault = "has two columns of one name" if len(set(names)) < len(names) else _type_fault(file_schema, schema)
     if fault:
         raise refusal(store, plan, f"the plan adds a file that {fault}: {path}")
 
 
 def _type_fault(actual: pa.Schema, schema: pa.Schema | None) -> str | None:
-    """Say which column of a file has another type than in the schema of its table, where that is known."""
+    """Return which column of a file has another type than in its table's schema, as a clause; None if none has."""
     for column in actual:
         known = schema.field(column.name) if schema is not None and column.name in schema.names else None
         if known is not None and _value_type(column.type) != known.type:
@@ -169,7 +171,7 @@ def _value_type(type_: pa.DataType) -> pa.DataType:
 def _verify_removed(
     store: "Store", plan: Plan, table: str, row: Mapping[str, Any], live: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Look whether a file that goes has the rows that the plan says."""
+    """Verify that a file to remove is live, with the plan's number of rows."""
     file = live.get(row["path"])
     facts = (row["num_records"], row["size_bytes"], row["date"])
     if file is None or (file["num_records"], file["size_bytes"], file["date"].isoformat()) != facts:
@@ -177,21 +179,21 @@ def _verify_removed(
 
 
 def verify_application(store: "Store", plan: Plan, table: str, key: str, name: str) -> None:
-    """Look whether the one row that a plan brings to a register of proposals is that of its own application.
+    """Verify that the row which a plan adds to a register of proposals records its own application.
 
     Parameters
     ----------
     table, key
-        The register, and its column that names a proposal.
+        The register, and its column with the names of proposals.
     name
-        Of the proposal that the plan carries out.
+        Name of the proposal that the plan carries out.
     """
     verify_written(store, plan, table, {key: name, "row_kind": "application", "plan": plan.number})
 
 
 def verify_written(store: "Store", plan: Plan, table: str, own: Mapping[str, Any]) -> None:
-    """Look whether the one row that a plan brings to a register says what it must."""
-    (row,) = (one for one in plan.body["add"] if one["table"] == table)
+    """Verify that the row which a plan adds to a register has the values `own`. Raises `RefusedPlanError`."""
+    (row,) = (file for file in plan.body["add"] if file["table"] == table)
     path = store.path("tables", table, row["path"])
     try:
         with store.open_file(path, row["size_bytes"]) as source:
@@ -199,5 +201,5 @@ def verify_written(store: "Store", plan: Plan, table: str, own: Mapping[str, Any
             entries = file.read(columns=[column for column in own if column in file.schema_arrow.names]).to_pylist()
     except (pa.ArrowException, UnicodeDecodeError):
         raise no_file(store, plan, path) from None
-    if entries != [own]:  # also where a forged file lacks a column, or has more rows
+    if entries != [own]:  # also true if a forged file lacks a column or has several rows
         raise refusal(store, plan, "the plan would write another row into the register than its own")

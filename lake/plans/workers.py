@@ -1,6 +1,6 @@
-"""Workers: the interface that carries out a plan's tasks, one task after the other, or each in a process of its own.
+"""Workers carry out the tasks of a plan: the interface, and implementations in this process and in subprocesses.
 
-`ranklake.lake.plans.dask_workers` has clusters.
+`ranklake.lake.plans.dask_workers` implements workers on Dask clusters.
 """
 
 import os
@@ -23,23 +23,23 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class WorkersError(RanklakeError):
-    """The Dask cluster cannot be reached, or it lost a task for good."""
+    """The Dask cluster cannot be reached, or a task failed on it repeatedly."""
 
 
 class LostTaskError(WorkersError):
-    """Whoever carried a task out died of it."""
+    """The process that carried out a task died."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What workers have.
+    """Capacity of workers.
 
     Attributes
     ----------
     tasks
-        How many they carry out at a time.
+        Number of tasks that run at the same time.
     bytes_each
-        Memory for each of these.
+        Memory for each of them, in bytes.
     """
 
     tasks: int
@@ -47,39 +47,39 @@ class Room:
 
 
 PIECE_SHARE: Final = 6
-"""One part in so many of its memory may a worker fill with decoded rows: sorting, writing and libraries take the rest.
+"""A worker may fill one part in so many of its memory with decoded rows. Sorting, writing and libraries use the rest.
 """
 ONE: Final = Room(1, 2 * 2**30)
-"""What a process has that is given no limit."""
+"""Capacity of a single process without a configured limit."""
 Done = Callable[[], None] | None
 """Called after each task."""
 
 
 class Pending(Protocol[Task_contra, Result_co]):
-    """Tasks that were submitted, or run when their results are asked for."""
+    """Tasks that were submitted to workers, or that are deferred until `results` is called."""
 
     @property
     def is_done(self) -> bool:
-        """Whether `results` has nothing to wait for."""
+        """Whether `results` would return without waiting."""
 
     @property
-    def is_put_off(self) -> bool:
-        """Whether they begin, in this process, only when `results` is asked for."""
+    def is_deferred(self) -> bool:
+        """Whether the tasks run in this process during `results`, and not before."""
 
     def submit(self, tasks: Sequence[Task_contra], urgency: int = 0) -> None:
-        """Begin further tasks, whose results come after those of the others."""
+        """Add tasks. Their results follow those of earlier tasks."""
 
     def results(self, done: Done = None) -> Sequence[Result_co]:
-        """Return results in the order of the tasks, calling `done` after each, or raise the first error.
+        """Return results in the order of the tasks, calling `done` after each task. Raises the first error.
 
-        Asked again after an error, it begins them anew.
+        Calling it again after an error repeats all tasks.
         """
 
     def cancel(self) -> None:
-        """Have no more of them begun: nobody wants the results."""
+        """Cancel tasks that have not begun. Results are lost."""
 
     def abandon(self) -> Sequence[Result_co]:
-        """Cancel tasks that have not begun, wait for the others and return their results without failures."""
+        """Cancel tasks that have not begun and wait for the others. Returns the results of those that succeed."""
 
 
 Others = Sequence[Pending[Any, Any]]
@@ -89,20 +89,20 @@ class Workers(ABC):
     """Runs independent tasks."""
 
     def fitting(self, cpu_s: float) -> "Workers":
-        """Return who should carry out work of about so many CPU-seconds: where little is to do, perhaps another."""
+        """Return the workers to use for about this many CPU seconds of work; for little work, perhaps this process."""
         del cpu_s
         return self
 
     @abstractmethod
     def room(self) -> Room:
-        """Return what there is for tasks now; more or less may be there later."""
+        """Return the current capacity. It may change later."""
 
     @abstractmethod
     def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> Pending[Task, Result]:
-        """Begin tasks and go on; of those that wait for a worker the more urgent come first."""
+        """Submit tasks without waiting for them. Waiting tasks with a higher `urgency` run first."""
 
     def wait(self, pending: Others) -> None:
-        """Wait until one of those that it began has ended; at once where none is under way."""
+        """Wait until one of the `pending` groups of tasks is done. Returns immediately if none is running."""
         del pending
 
     @abstractmethod
@@ -113,55 +113,55 @@ class Workers(ABC):
         done: Done = None,
         lost: Callable[[Task], Result] | None = None,
     ) -> list[Result]:
-        """Return results in the order of the tasks, calling `done` after each; the first error is raised.
+        """Run tasks and return their results in order, calling `done` after each task. Raises the first error.
 
-        What `lost` returns stands for the result of a task that took all memory, or killed whoever carried it out.
+        If a task runs out of memory or its process dies, the result of `lost(task)` is used instead.
         """
 
 
 class Later(Generic[Task, Result]):
-    """Tasks that run when their results are asked for."""
+    """Tasks that run when `results` is called."""
 
     is_done: Final = False
-    is_put_off: Final = True
+    is_deferred: Final = True
 
     def __init__(self, run: Callable[[Sequence[Task], Done], list[Result]]) -> None:
         self._run = run
         self._tasks: list[Task] = []
 
     def submit(self, tasks: Sequence[Task], urgency: int = 0) -> None:
-        """Put further tasks off."""
+        """Add tasks."""
         del urgency
         self._tasks += tasks
 
     def results(self, done: Done = None) -> list[Result]:
-        """Carry all of them out, in order."""
+        """Run all tasks in order and return their results."""
         return self._run(self._tasks, done)
 
     def cancel(self) -> None:
-        """Do nothing: none was begun."""
+        """Do nothing, as no task has begun."""
 
     def abandon(self) -> list[Result]:
-        """Return nothing: none was begun."""
+        """Return an empty list, as no task has begun."""
         return []
 
 
 class OneByOne(Workers):
-    """Carries tasks out one after the other."""
+    """Runs tasks one after the other."""
 
     def room(self) -> Room:
-        """Return room for one."""
+        """Return the capacity for one task."""
         return ONE
 
     def begin(self, work: Callable[[Task], Result], tasks: Sequence[Task], urgency: int = 0) -> Pending[Task, Result]:
-        """Put the tasks off until their results are asked for."""
+        """Defer tasks until `results` is called."""
         later = Later[Task, Result](partial(self.run, work))
         later.submit(tasks, urgency)
         return later
 
     @abstractmethod
     def carry_out(self, work: Callable[[Task], Result], task: Task) -> Result:
-        """Return a task's result. Raises what the task does, and `LostTaskError` where its worker died."""
+        """Run a task and return its result. Raises the task's error, and `LostTaskError` if its process died."""
 
     def run(
         self,
@@ -170,7 +170,7 @@ class OneByOne(Workers):
         done: Done = None,
         lost: Callable[[Task], Result] | None = None,
     ) -> list[Result]:
-        """Carry out the tasks in order."""
+        """Run the tasks in order."""
         results = []
         for task in tasks:
             try:
@@ -185,10 +185,10 @@ class OneByOne(Workers):
 
 
 class InProcess(OneByOne):
-    """Carries tasks out in this process: for small work, and for a plan that some other command finds."""
+    """Runs tasks in this process: for small work, and to finish another process' plan."""
 
     def carry_out(self, work: Callable[[Task], Result], task: Task) -> Result:
-        """Return a task's result."""
+        """Run a task and return its result."""
         return work(task)
 
 
@@ -199,7 +199,7 @@ class DaskSection:
     address: str = ""
     """Scheduler address such as ``tls://host:8786``. Empty: a local cluster is started if there is enough work."""
     workers: int = 0
-    """Processes of a local cluster for all work; 0 means one per core, four at most, and none for small work."""
+    """Number of worker processes of a local cluster. 0: one per core, at most four, and no cluster for small work."""
     memory_limit: str = "2GiB"
     """Memory of each local worker process."""
     tls_ca_file: str = ""
@@ -211,9 +211,9 @@ class DaskSection:
 
     @property
     def tls(self) -> dict[str, str]:
-        """The ones of the three that are set, by name."""
-        given = {name: getattr(self, name) for name in ("tls_ca_file", "tls_client_cert", "tls_client_key")}
-        return {name: path for name, path in given.items() if path}
+        """The configured TLS files, by name of the setting."""
+        files = {name: getattr(self, name) for name in ("tls_ca_file", "tls_client_cert", "tls_client_key")}
+        return {name: path for name, path in files.items() if path}
 
 
 _SERVE: Final = f"import sys; from {__name__} import serve; serve(int(sys.argv[1]))"
@@ -221,16 +221,16 @@ _READY: Final = b"R"
 
 
 class InSubprocess(OneByOne):
-    """Carries each task out in a process that may die."""
+    """Runs each task in its own process, so that a task may crash."""
 
     def carry_out(self, work: Callable[[Task], Result], task: Task) -> Result:
-        """Return the result of a task.
+        """Run a task and return its result.
 
-        Raises what the task does, `LostTaskError` where its process died or had no memory left, and `WorkersError`
-        where none can be started.
+        Raises the task's error, `LostTaskError` if its process died or ran out of memory, and `WorkersError` if no
+        process can be started.
         """
-        died, answer = _run(work, task)
-        if died or isinstance(answer, MemoryError):
+        has_died, answer = _run(work, task)
+        if has_died or isinstance(answer, MemoryError):
             raise LostTaskError("the process of a task died", hint="look at its memory and run it again")
         if isinstance(answer, BaseException):
             raise answer
@@ -238,7 +238,7 @@ class InSubprocess(OneByOne):
 
 
 def _run(work: Callable[[Task], Result], task: Task) -> tuple[bool, Any]:
-    """Return whether the process died at the task, and else what it returned or raised."""
+    """Run a task in a new process. Returns whether the process died, and the task's result or error."""
     reading, writing = os.pipe()
     path = os.pathsep.join(entry or os.curdir for entry in sys.path)
     with os.fdopen(reading, "rb") as answers:
@@ -267,19 +267,19 @@ def _run(work: Callable[[Task], Result], task: Task) -> tuple[bool, Any]:
                 "a process for a task cannot be started", hint="look at this machine's memory and limits"
             )
         try:
-            return False, pickle.loads(answer[len(_READY) :])  # noqa: S301 - our own child's answer
+            return False, pickle.loads(answer[len(_READY) :])  # noqa: S301 - written by our child process
         except (EOFError, pickle.UnpicklingError):
             return True, None
 
 
 def serve(descriptor: int) -> None:
-    """Do what is asked for on standard input, and answer on a descriptor: `_READY`, then the result or the error."""
+    """Run the task from standard input. Writes `_READY`, then the pickled result or error, to a descriptor."""
     with os.fdopen(descriptor, "wb", buffering=0) as answers:
-        work, task = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this one
+        work, task = pickle.load(sys.stdin.buffer)  # noqa: S301 - written by the parent process
         answers.write(_READY)
         try:
             answer = work(task)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told to whoever asked
+        except Exception as error:  # noqa: BLE001 - the parent process raises it
             answer = error
         raw = memoryview(pickle.dumps(answer))
         while raw:

@@ -153,9 +153,9 @@ class _Round:
 
     def _next_result(self, current: Sequence[Work]) -> Work:
         """Pick the most urgent of those that ended, else of those that this process computes; else wait for one."""
-        if not any(work.is_done or work.is_put_off for work in current):
+        if not any(work.is_done or work.is_deferred for work in current):
             self._crew.wait([work.pending for work in current if work.pending is not None])
-        return min(current, key=lambda work: (not work.is_done, not work.is_put_off, -work.urgency))
+        return min(current, key=lambda work: (not work.is_done, not work.is_deferred, -work.urgency))
 
     def _begin(self, rollup: Rollup, urgency: int, beside: int) -> Work:
         self._began[rollup.name] = time.monotonic()

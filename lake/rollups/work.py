@@ -120,9 +120,9 @@ class Work:
         return self.pending is None or self.pending.is_done
 
     @property
-    def is_put_off(self) -> bool:
+    def is_deferred(self) -> bool:
         """Whether `advance` computes, in this process."""
-        return self.pending is not None and self.pending.is_put_off
+        return self.pending is not None and self.pending.is_deferred
 
     def begin_days(
         self, due: Mapping[date, dict[Key, str]], kept_back: Collection[Key] = (), state: State | None = None

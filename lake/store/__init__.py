@@ -1,1 +1,1 @@
-"""Where a lake lies: its store, its folders, and what can be wrong with reaching them."""
+"""The store of a lake: files, configuration, contracts, keys, and errors of stores that cannot be used."""

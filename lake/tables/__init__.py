@@ -1,1 +1,1 @@
-"""Delta tables: opening, committing, reading, and the Parquet files in them."""
+"""Delta tables: opening, schemas, commits, reading, and Parquet files."""

@@ -1,10 +1,12 @@
-"""The compare-and-swap by which every mutator changes a table.
+"""The compare-and-swap with which every commit changes a table.
 
-A commit carries ``Transaction("lake", number)`` and is made on the handle on which a lower number was read. delta-rs
-refuses it if another commit of the same application landed since that handle was read; the number alone would not be
-checked, so the handle's own number is looked at first. Numbers of fact and system tables are plan numbers; derived
-tables, and system tables that are also written outside of plans (results of checks, retention plans, the audit trail),
-count their own; a plan that changes such a table says so under a second application, see `swap_plan`.
+A commit contains ``Transaction("lake", number)`` and is made with a handle on which a lower number was read. delta-rs
+refuses it if another commit with a transaction of the same application was made since the handle was read. delta-rs
+does not compare numbers, so `swap` compares them first.
+
+For fact and system tables the number is the plan's. Derived tables, and system tables that are also written outside of
+plans (results of checks, retention plans, the audit trail), count their own commits. A plan that changes such a table
+adds a second transaction with its own number; see `swap_plan`.
 """
 
 import time
@@ -37,24 +39,24 @@ FENCE_ID: Final = "fence"
 AGAIN: Final = "run it again"
 
 _MOST_COMMITS: Final = 2**62
-"""More than any lake will count, and room for the next number in 64 bits."""
+"""Upper limit of transaction numbers; the next number still fits into 64 bits."""
 
 
 class LostRaceError(RanklakeError):
-    """Another process committed to the table first; nothing was changed by this one."""
+    """Another process committed to the table first. Nothing was changed."""
 
 
 def number_of(table: DeltaTable) -> int:
-    """Return the table's transaction number on this handle; 0 before the first.
+    """Return the table's last transaction number, as of this handle; 0 if there is none.
 
-    Raises `LakeUnreachableError`, and `DamagedLogError` for a number that cannot be.
+    Raises `LakeUnreachableError`, and `DamagedLogError` for an impossible number.
     """
     number = transaction_number(table, APP_ID)
     return 0 if number is None else number
 
 
 def transaction_number(table: DeltaTable, application: str) -> int | None:
-    """Return the number that an application committed last, see `swap`; None if it never did. Raises likewise."""
+    """Return the last transaction number of an application; None if there is none. Raises as `number_of`."""
     with reading_log(table):
         number = table.transaction_version(application)
     if number is not None and not is_possible(number):
@@ -63,7 +65,7 @@ def transaction_number(table: DeltaTable, application: str) -> int | None:
 
 
 def is_possible(number: int) -> bool:
-    """Whether a table can have counted so many commits."""
+    """Whether a transaction number is in the valid range."""
     return 0 <= number < _MOST_COMMITS
 
 
@@ -78,28 +80,28 @@ def swap(
     also: Mapping[str, int] | None = None,
     tidy: bool = True,
 ) -> bool:
-    """Commit files to a table under a number, once.
+    """Commit added and removed files to a table with a number, unless the table has the number already.
+
+    Returns whether this call committed. Raises `LostRaceError` if another process committed first; the new files then
+    remain without a commit. Raises `LakeUnreachableError` if the store refuses the commit although no other commit is
+    visible.
 
     Parameters
     ----------
     table
-        The handle that was read before the work whose result this is.
+        A handle that was read before the work whose result is committed.
     number
-        Must be above the handle's own number, else nothing is done.
+        Transaction number of the commit. If it is not above the handle's number, nothing is committed.
     add, remove
-        New files; files to drop, as rows of `files`.
+        New files; files to remove, as rows of `files`.
     metadata
-        Goes into the commit's own record, for people and for recovery.
+        Stored in the commit's `commitInfo`, for people and for recovery.
     data_change
-        False where the table holds the same rows before and after; those who follow the log then pass the commit over.
+        False if the table has the same rows before and after. Readers that follow the log then skip the commit.
     also
-        Numbers under further applications, which stand or fall with the commit; `transaction_number` reads them.
+        Transaction numbers of further applications; `transaction_number` reads them.
     tidy
-        Whether to look for old commits that may go: it lists the log, and upkeep does it anyway.
-
-    Returns whether this call committed; False means that the number is there already. Raises `LostRaceError` if another
-    process won; the new files then stay behind, named by no commit. Raises `LakeUnreachableError` where the store
-    refuses the commit and shows none that won.
+        Whether to delete expired commits of the log. It takes a listing, and upkeep does it, too.
     """
     if number_of(table) >= number:
         return False
@@ -118,12 +120,12 @@ def _commit(
     also: Mapping[str, int] | None = None,
     tidy: bool = True,
 ) -> None:
-    """Commit files under a number that is above the handle's own; the rest as for `swap`."""
+    """Commit files with a number above the handle's number; otherwise as `swap`."""
     actions: list[AddAction | RemoveAction] = [file.add_action(data_change=data_change) for file in add]
     actions += [] if remove is None else _remove_actions(remove, data_change=data_change)
     numbers = {APP_ID: number, **(also or {})}
-    gone = set() if remove is None else set(remove["path"].to_pylist())
-    with _racing(table, numbers, {file.path for file in add}, gone):
+    removed = set() if remove is None else set(remove["path"].to_pylist())
+    with _commit_errors(table, numbers, {file.path for file in add}, removed):
         _write(table, actions, "append", table.schema(), numbers, metadata, tidy=tidy)
 
 
@@ -153,21 +155,21 @@ def _write(
 
 
 @contextmanager
-def _racing(table: DeltaTable, numbers: Mapping[str, int], add: set[str], gone: set[str]) -> Iterator[None]:
-    """Turn what delta-rs raises of a commit in the block into `LostRaceError` or `LakeUnreachableError`.
+def _commit_errors(table: DeltaTable, numbers: Mapping[str, int], add: set[str], removed: set[str]) -> Iterator[None]:
+    """Translate delta-rs's errors of a commit in the block to `LostRaceError` or `LakeUnreachableError`.
 
-    A commit can be carried out and not be confirmed: the store lost its answer, or delta-rs failed to list the log
-    behind it. Asked for again, it is refused by itself; so one that was refused is looked up before it is called lost.
+    A commit may succeed without a confirmation, if the store's response is lost or delta-rs cannot list the log
+    afterwards. Its retry then conflicts with itself. So after a conflict the log is checked for the own commit first.
     """
     try:
         yield
     except CommitFailedError as error:
         before = table.version()
         refresh(table)
-        if table.version() <= before:  # who tries again until he wins would never end
+        if table.version() <= before:  # not a lost race: retries would never end
             message, hint = "the commit was refused, and no other is to be seen", "run it again later"
             raise unreachable(table.table_uri, error, {}, what=message, hint=hint) from None
-        if not _is_carried_out(table, numbers, add, gone):
+        if not _is_committed(table, numbers, add, removed):
             message = f"another process committed {numbers[APP_ID]} first"
             raise LostRaceError(message, where=table.table_uri, hint=AGAIN) from error
     except (DeltaError, OSError) as error:
@@ -175,25 +177,25 @@ def _racing(table: DeltaTable, numbers: Mapping[str, int], add: set[str], gone: 
         raise unreachable(table.table_uri, error, {}, what=message, hint=hint) from None
 
 
-def _is_carried_out(table: DeltaTable, numbers: Mapping[str, int], add: set[str], gone: set[str]) -> bool:
-    """Whether the numbers are said, files to add live, those to remove gone; False where no file tells it."""
+def _is_committed(table: DeltaTable, numbers: Mapping[str, int], add: set[str], removed: set[str]) -> bool:
+    """Whether the log has the numbers, and its live files show the additions and removals. False without any file."""
     if any((transaction_number(table, name) or 0) < number for name, number in numbers.items()):
         return False
-    there = live_paths(table)
-    return bool(add or gone) and there.issuperset(add) and there.isdisjoint(gone)
+    live = live_paths(table)
+    return bool(add or removed) and live.issuperset(add) and live.isdisjoint(removed)
 
 
 def change_contract(
     table: DeltaTable, contract: "Contract", plan: int, new: Sequence[DataFile], metadata: Mapping[str, str]
 ) -> None:
-    """Give a table the columns and the version of a contract, and new files in place of all that it has, once.
+    """Change a table to the columns and version of a contract, and replace all its files by new ones, in one commit.
 
-    Without new files those that are there stay, and columns can only be added. Whoever read the table before loses his
-    race. Raises as `swap`.
+    Without new files, the existing files are kept and columns can only be added. Commits of processes that read the
+    table before will fail. Raises as `swap`.
     """
     numbers = {APP_ID: max(plan, number_of(table) + 1), PLAN_ID: plan}
     old = live_paths(table)
-    with _racing(table, numbers, {file.path for file in new}, old if new else set()):
+    with _commit_errors(table, numbers, {file.path for file in new}, old if new else set()):
         if new or not old:
             actions: list[AddAction | RemoveAction] = [file.add_action() for file in new]
             _write(table, actions, "overwrite", versioned_schema(contract), numbers, metadata)
@@ -211,13 +213,13 @@ def swap_plan(
     metadata: Mapping[str, str] | None = None,
     data_change: bool = True,
 ) -> bool:
-    """Commit what a plan spells out for a table, once, whether the table counts plans or its own commits.
+    """Commit an action plan's files to a table, unless the table has the plan's commit already.
 
-    The plan's number stands in the log as a transaction of its own, since a table that counts its own commits may be
-    past that number without having seen the plan. Arguments, result and errors otherwise as for `swap`.
+    The commit contains the plan's number as a second transaction. A table that counts its own commits may have a higher
+    number without having this plan. Arguments, result and errors otherwise as for `swap`.
     """
-    done = transaction_number(table, PLAN_ID)
-    if done is not None and done >= plan:
+    committed = transaction_number(table, PLAN_ID)
+    if committed is not None and committed >= plan:
         return False
     number = max(plan, number_of(table) + 1)
     _commit(table, number, add, remove, metadata, data_change=data_change, also={PLAN_ID: plan})
@@ -225,15 +227,15 @@ def swap_plan(
 
 
 def fence(table: DeltaTable, plan: int) -> None:
-    """Have every commit fail that was computed from what was there before a plan; no row comes or goes.
+    """Make commits to a derived table fail whose rows were computed from tables before a plan. Changes no row.
 
-    Whoever computes a table from others notes the lake's last finished plan first, and gives it to `replace_files`.
-    Again for the same plan, or an earlier one, changes nothing. Raises `LakeUnreachableError`.
+    Rollups read the number of the last finished plan before they start, and pass it to `replace_files`. Repeating the
+    fence for the same or an earlier plan changes nothing. Raises `LakeUnreachableError`.
     """
     while (transaction_number(table, FENCE_ID) or 0) < plan:
         try:
             _commit(table, number_of(table) + 1, (), None, {"ranklake.plan": str(plan)}, also={FENCE_ID: plan})
-        except LostRaceError:  # a commit that came before it
+        except LostRaceError:  # another commit was first; try again
             continue
         refresh(table)
 
@@ -247,9 +249,9 @@ def replace_partitions(
     metadata: Mapping[str, str] | None = None,
     expected_version: int | None = None,
 ) -> int:
-    """Write rows and replace whole date partitions of a derived table by them; otherwise as `replace_files`."""
+    """Write rows as new files and replace date partitions of a derived table by them; otherwise as `replace_files`."""
     table = ensure_table(tables, contract)
-    _refuse_other(tables.store, table, contract, expected_version)
+    _check_version(tables.store, table, contract, expected_version)
     new = append_files(tables.store, contract, rows, number_of(table) + 1)
     return replace_files(tables, contract, new, partitions, metadata=metadata, expected_version=table.version())
 
@@ -265,14 +267,14 @@ def replace_files(
     expected_version: int | None = None,
     since_plan: int | None = None,
 ) -> int:
-    """Replace date partitions of a derived table by new files, in one commit, except for files whose paths are `kept`.
+    """Replace date partitions of a derived table by new files, in one commit. Returns the new Delta version.
 
-    Files must all be of `partitions`; a partition without files becomes empty. Raises `LostRaceError` if the table
-    moved on since `expected_version`, or while committing, or if a plan after `since_plan` put up a `fence`; nothing is
-    changed then, and the files stay behind, named by no commit. Returns the new Delta version.
+    All new files must belong to `partitions`. Old files whose paths are in `kept` are not removed. A partition without
+    files becomes empty. Raises `LostRaceError` if the table changed since `expected_version`, or if a plan after
+    `since_plan` set a `fence`. Nothing is changed then; the files remain without a commit.
     """
     table = ensure_table(tables, contract)
-    _refuse_other(tables.store, table, contract, expected_version)
+    _check_version(tables.store, table, contract, expected_version)
     if since_plan is not None and (transaction_number(table, FENCE_ID) or 0) > since_plan:
         raise LostRaceError(
             f"rows that {contract.table} was computed from were erased", where=tables.store.uri, hint=AGAIN
@@ -283,12 +285,12 @@ def replace_files(
     old = files(table, partitions)
     old = old.filter(pc.invert(pc.is_in(old["path"], value_set=pa.array(sorted(kept), pa.string()))))
     _commit(table, number_of(table) + 1, new, old, metadata)
-    refresh(table)  # a write transaction leaves its handle at the version that was read
+    refresh(table)  # a write transaction does not update its handle
     keep_handle(tables, contract.table, table)
     return table.version()
 
 
-def _refuse_other(store: "Store", table: DeltaTable, contract: "Contract", expected_version: int | None) -> None:
+def _check_version(store: "Store", table: DeltaTable, contract: "Contract", expected_version: int | None) -> None:
     if expected_version is not None and table.version() != expected_version:
         raise LostRaceError(f"{contract.table} moved on", where=store.uri, hint=AGAIN)
 

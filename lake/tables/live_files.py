@@ -1,11 +1,10 @@
-"""Data files of a Delta table: their names and add actions, which are live, the digest of some, and their damage.
+"""Data files of a Delta table: names, add actions, live files, digests, and detection of damage.
 
-A file that ranklake writes carries the SHA-256 of all its bytes in its name (`ranklake.lake.tables.parquet`), so
-whoever knows a file from the Delta log, a plan or a listing knows its digest, too. Files of other tools have none:
-theirs are read whole, and each page is checked against its checksum. That tells damaged values, but not every damaged
-footer.
+The name of a file that ranklake writes contains the SHA-256 of its bytes (`ranklake.lake.tables.parquet`). Files of
+other tools have no digest in their names; they are read completely, and each page is checked against its checksum. This
+finds damaged values, but not every damaged footer.
 
-What was found sound once is not looked at again through the same `Tables`, as long as it has its size and its time.
+A verified file is not verified again through the same `Tables` while its size and time are unchanged.
 """
 
 import hashlib
@@ -42,16 +41,16 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file of a table, on disk, perhaps not committed yet.
+    """A written data file of a table, perhaps not committed yet.
 
     Attributes
     ----------
     table, path
-        Table, and path relative to it.
+        Table, and path relative to the table's folder.
     partition
         UTC date of all rows.
     rows, size_bytes
-        What the file holds and takes.
+        Number of rows, and size of the file.
     stats
         Delta statistics as JSON text.
     """
@@ -64,7 +63,7 @@ class DataFile:
     stats: str
 
     def add_action(self, *, data_change: bool = True) -> AddAction:
-        """Return the action that makes the file part of its table."""
+        """Return the Delta action that adds the file to its table."""
         values = {"date": self.partition.isoformat()}
         return AddAction(
             self.path, self.size_bytes, values, int(time.time() * 1000), data_change=data_change, stats=self.stats
@@ -72,27 +71,27 @@ class DataFile:
 
 
 def plan_of(path: str) -> int | None:
-    """Return the number in a data file's path, relative to its table; None if `write_partition` did not write it."""
+    """Return the plan number in a data file's path; None if `write_partition` did not write the file."""
     match = _NAME.fullmatch(path)
     return int(match["plan"]) if match else None
 
 
 def digest_of(path: str) -> str | None:
-    """Return the SHA-256 in a data file's path, relative to its table; None where the name has none."""
+    """Return the SHA-256 in a data file's path; None if the name has none."""
     match = _NAME.fullmatch(path)
     return match["sha256"] if match else None
 
 
 DATA_PATH: Final = r"date=[0-9]{4,}-[0-9]{2}-[0-9]{2}/[A-Za-z0-9][A-Za-z0-9._~-]*\.parquet"
-"""Pattern of a data file's path, relative to its table's folder: nothing in it leads elsewhere, nor is an escape."""
+"""Pattern of a data file's path, relative to its table's folder. It excludes ``..`` and percent escapes."""
 
 
 MOST: Final = 2**40
-"""Rows, and bytes, of one data file: what a log may say at most, so that sums over all files hold."""
+"""Maximum of a file's rows and bytes in a log, so that sums over all files do not overflow."""
 FILE_SCHEMA: Final = pa.schema(
     {"path": pa.string(), "size_bytes": pa.int64(), "num_records": pa.int64(), "date": pa.date32()}
 )
-"""What is asked of a file; `files` returns statistics beside it."""
+"""Columns of `files`, without statistics."""
 
 _SUM_DIGITS: Final = 64
 _SUMS: Final = 16**_SUM_DIGITS
@@ -100,25 +99,25 @@ _MERGED: Final = re.compile(rf"~(?P<sum>[0-9a-f]{{{_SUM_DIGITS}}})\.parquet$")
 
 
 class DamagedLogError(LakeError):
-    """A Delta log that says of a file what cannot be."""
+    """A Delta log contains impossible values."""
 
 
-def damaged_log(table: DeltaTable, what: str) -> DamagedLogError:
-    """Return the error for what is wrong with a log, in a clause."""
+def damaged_log(table: DeltaTable, problem: str) -> DamagedLogError:
+    """Return the error for a problem of a table's log, given as a clause."""
     hint = "restore its _delta_log from a backup"
-    return DamagedLogError(f"the log is damaged: {what}", where=table.table_uri, hint=hint)
+    return DamagedLogError(f"the log is damaged: {problem}", where=table.table_uri, hint=hint)
 
 
 def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Table:
     """Return the table's live files: path, size_bytes, num_records, date (``date32``), and flat statistics.
 
-    Raises `DamagedLogError` where the log says of a file what cannot be: nobody has to look again; and
-    `LakeUnreachableError` where it cannot be read.
+    All values are validated. Raises `DamagedLogError` for impossible values, and `LakeUnreachableError` if the log
+    cannot be read.
     """
     try:
         with reading_log(table):
             actions = pa.table(table.get_add_actions(flatten=True))
-    except ValueError as error:  # NULL in a partition column that has none, by the table's own schema
+    except ValueError as error:  # NULL in a partition column that must not be NULL
         raise damaged_log(table, "a file has no date") from error
     for name in ("size_bytes", "num_records"):
         if actions.num_rows:
@@ -135,7 +134,7 @@ def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Tab
         actions = actions.drop_columns([name])
     if dates.null_count:
         raise damaged_log(table, "a file has no date")
-    if not _lie_in(actions["path"], dates):
+    if not _are_in_partitions(actions["path"], dates):
         raise damaged_log(table, "the path of a file leads out of its partition")
     actions = actions.append_column("date", dates)
     if partitions is not None:
@@ -144,22 +143,22 @@ def files(table: DeltaTable, partitions: Sequence[date] | None = None) -> pa.Tab
 
 
 def live_paths(table: DeltaTable) -> set[str]:
-    """Return the paths of the table's live files, relative to it. Raises as `files`."""
+    """Return the paths of the table's live files, relative to its folder. Raises as `files`."""
     return set(files(table)["path"].to_pylist())
 
 
-def _lie_in(paths: pa.ChunkedArray, dates: pa.ChunkedArray) -> bool:
-    """Whether data files lie in their dates' folders, as ranklake names them: a log may name any place at all."""
-    named = pc.match_substring_regex(paths, f"^(?:{DATA_PATH})$")
+def _are_in_partitions(paths: pa.ChunkedArray, dates: pa.ChunkedArray) -> bool:
+    """Whether all paths are in the folders of their dates. A log could name any path."""
+    is_valid = pc.match_substring_regex(paths, f"^(?:{DATA_PATH})$")
     days = pc.replace_substring_regex(paths, "^date=([^/]*)/.*$", r"\1")
-    return bool(pc.all(pc.and_(named, pc.equal(days, dates.cast(pa.string()))), min_count=0).as_py())
+    return bool(pc.all(pc.and_(is_valid, pc.equal(days, dates.cast(pa.string()))), min_count=0).as_py())
 
 
 def files_digest(paths: Iterable[str]) -> str:
-    """Return a digest of files. Data files never change once written, so their names say it all; order says nothing.
+    """Return a digest of a set of data files, in any order. Their names are enough, because files never change.
 
-    It is the sum of the files' own digests, and a file that was merged from others carries their sum in its name: so
-    merging files changes no digest, and nobody computes or checks again what did not change.
+    The digest is the sum of the files' digests. The name of a merged file contains the sum of the files from which it
+    was merged. So merging files does not change the digest, and nothing is computed or checked again.
     """
     return extend_digest("", paths)
 
@@ -179,22 +178,22 @@ def _share(path: str) -> int:
 
 
 CHUNK_BYTES: Final = 2**20
-_AT_ONCE: Final = 4
-"""Files that are read side by side."""
+_THREADS: Final = 4
+"""Number of files that are read in parallel."""
 _BATCH_ROWS: Final = 65_536
 _OTHER_BYTES: Final = "its bytes differ from the digest in its name"
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A data file that is not what was written.
+    """A damaged data file.
 
     Attributes
     ----------
     table, partition, path
-        Whose, its UTC date (ISO; empty where the log tells none), and its path relative to the table.
+        Table; UTC date (ISO; empty if the log has none); path relative to the table's folder.
     why
-        What is wrong with it, in one clause.
+        The problem, as a clause.
     """
 
     table: str
@@ -203,29 +202,29 @@ class Damage:
     why: str
 
     def __str__(self) -> str:
-        """Return one line: where, what, hint."""
+        """Return file, problem and hint in one line."""
         return f"{self.table}/{self.path}: {self.why}; {self.hint}"
 
     @property
     def hint(self) -> str:
-        """What to do about it."""
-        if self.partition and _is_rebuilt(self.table):
+        """The command that rebuilds the rows, or the advice to restore the file."""
+        if self.partition and _is_replayable(self.table):
             return f"ranklake replay --table {self.table} --from {self.partition} --to {self.partition}"
         return "restore the file from a backup: nothing else has its rows"
 
 
-def _is_rebuilt(table: str) -> bool:
-    """Whether a replay makes a table's rows again; it does so with each of an operator's."""
+def _is_replayable(table: str) -> bool:
+    """Whether a replay can rebuild a table's rows: recorded and derived tables, and all tables of operators."""
     return table not in table_names() or contract(table).envelope or contract(table).kind == "derived"
 
 
 class DamagedFileError(LakeError):
-    """Data files are not what was written; nothing was made from them.
+    """Data files are damaged. Nothing was written from them.
 
     Attributes
     ----------
     damage
-        Which, and how.
+        The damaged files.
     """
 
     exit_code = 1
@@ -238,14 +237,14 @@ class DamagedFileError(LakeError):
 
 
 def damaged_files(tables: "Tables", table: str, files: pa.Table | Iterable[Mapping[str, Any]]) -> list[Damage]:
-    """Return which of some files are damaged.
+    """Verify some files and return the damaged ones.
+
+    Raises `LakeUnreachableError`, and `OSError` if a file may not be read.
 
     Parameters
     ----------
     files
-        Rows as `files` returns them: path, size_bytes, num_records, date.
-
-    Raises `LakeUnreachableError`, and `OSError` where a file may not be read.
+        Rows of `files`: path, size_bytes, num_records, date.
     """
     rows = (
         files.select(["path", "size_bytes", "num_records", "date"]).to_pylist()
@@ -253,45 +252,45 @@ def damaged_files(tables: "Tables", table: str, files: pa.Table | Iterable[Mappi
         else files
     )
     rows = list(rows)
-    if len(rows) <= 1:  # starting a thread takes longer than a look at a small file
+    if len(rows) <= 1:  # starting a thread takes longer than reading a small file
         damages = [_file_damage(tables, table, row) for row in rows]
     else:
-        with ThreadPoolExecutor(min(_AT_ONCE, len(rows))) as pool:
+        with ThreadPoolExecutor(min(_THREADS, len(rows))) as pool:
             damages = list(pool.map(lambda row: _file_damage(tables, table, row), rows))
-    return [one for one in damages if one is not None]
+    return [damage for damage in damages if damage is not None]
 
 
 def refuse_damaged(tables: "Tables", table: str, files: pa.Table | Iterable[Mapping[str, Any]]) -> None:
-    """Raise `DamagedFileError` where some files are damaged; arguments as for `damaged_files`."""
+    """Raise `DamagedFileError` if any of some files is damaged; arguments as for `damaged_files`."""
     if damages := damaged_files(tables, table, files):
         raise DamagedFileError(damages)
 
 
 class ForeignRowsError(ValueError):
-    """Rows of a data file are none that its table can have; the text says why, without a value."""
+    """Rows of a data file do not fit its table. The message contains no value."""
 
 
 @contextmanager
 def reading(table: str, row: Mapping[str, Any]) -> Iterator[None]:
-    """Turn what pyarrow says of bytes that are no sound Parquet into `DamagedFileError`; what a system says stays.
+    """Translate pyarrow's errors for invalid Parquet, and `ForeignRowsError`, to `DamagedFileError`.
 
-    So with rows that the table cannot have.
+    Errors of the operating system or the store are passed on.
     """
     try:
         yield
     except ForeignRowsError as error:
         raise DamagedFileError([_damage(table, row, str(error))]) from None
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # names of columns may be no text
-        # The disk's or the store's own: a right, a place, a network; and want of memory is no damage.
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # column names may be invalid UTF-8
+        # Errors with a number come from the system or the store; lack of memory is no damage either.
         if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
             raise
-        # No text of pyarrow's: it may quote a value.
-        why = "a page differs from its checksum" if "CRC" in str(error) else "no sound Parquet"
-        raise DamagedFileError([_damage(table, row, why)]) from None
+        # pyarrow's message may quote a value, so it is not shown.
+        reason = "a page differs from its checksum" if "CRC" in str(error) else "no sound Parquet"
+        raise DamagedFileError([_damage(table, row, reason)]) from None
 
 
 def _file_damage(tables: "Tables", table: str, row: Mapping[str, Any]) -> Damage | None:
-    """Return what is wrong with a file, or None."""
+    """Return the damage of a file; None if it is sound."""
     full = tables.store.path("tables", table, row["path"])
     try:
         size, state = _state(tables.store, full, row)
@@ -310,7 +309,7 @@ def _file_damage(tables: "Tables", table: str, row: Mapping[str, Any]) -> Damage
 
 
 def _examine(store: "Store", table: str, full: str, row: Mapping[str, Any]) -> None:
-    """Raise `DamagedFileError`, or what pyarrow says, where a file is damaged."""
+    """Raise `DamagedFileError`, or an error of pyarrow, if a file's content is damaged."""
     digest = digest_of(row["path"])
     with store.open_file(full, row["size_bytes"]) as source:
         if digest is not None:
@@ -324,7 +323,7 @@ def _examine(store: "Store", table: str, full: str, row: Mapping[str, Any]) -> N
 
 
 def sha256(source: "NativeFile") -> str:
-    """Return the digest, as hexadecimal digits, of what is left of an open file."""
+    """Return the SHA-256, in hexadecimal, of an open file from its current position."""
     digest = hashlib.sha256()
     while chunk := source.read_buffer(CHUNK_BYTES):
         digest.update(chunk)
@@ -336,13 +335,13 @@ def _other_size(size: int, row: Mapping[str, Any]) -> str:
 
 
 def _state(store: "Store", full: str, row: Mapping[str, Any]) -> tuple[int, object]:
-    """Return a file's size, and what changes with the file; on a store the size is taken from the log."""
+    """Return a file's size, and a value that changes with the file; for object stores, the log's size for both."""
     if not store.is_local:
         return row["size_bytes"], row["size_bytes"]
     status = Path(full).stat()
     return status.st_size, (status.st_size, status.st_mtime_ns, status.st_ino)
 
 
-def _damage(table: str, row: Mapping[str, Any], why: str) -> Damage:
+def _damage(table: str, row: Mapping[str, Any], reason: str) -> Damage:
     day: date | None = row["date"]
-    return Damage(table, "" if day is None else day.isoformat(), row["path"], why)
+    return Damage(table, "" if day is None else day.isoformat(), row["path"], reason)

@@ -1,18 +1,18 @@
-"""One Parquet file of a Delta table: written whole, and described by an add action that we vouch for.
+"""Writes a Parquet file of a Delta table, verifies it, and describes it for an add action.
 
-`DeltaTable.create_write_transaction` checks none of its arguments. So what the action says is read back from the
-file's own footer: its columns, its row count, and its bounds, which Parquet's writer takes from the values that it
-writes and which are never NaN. They are of the contract's statistics columns only.
+`DeltaTable.create_write_transaction` does not check its arguments. Therefore columns, number of rows, minima and maxima
+for the add action are read back from the file's footer. Minima and maxima exist only for the contract's statistics
+columns, and are never NaN.
 
-How each column is written was chosen by measuring:
+The encoding of each column was chosen by measurements:
 
-| columns                                  | encoding                 | because                                       |
+| columns                                  | encoding                 | reason                                        |
 |---|---|---|
-| whose row it is (rank, incarnation, …)   | as they are              | long runs of one value: zstd alone does them  |
-| other whole numbers, times               | differences, bit-packed  | they climb                                    |
-| text                                     | dictionary               | it repeats                                    |
-| floats                                   | split by byte            | exponents repeat, the rest is noise           |
-| readings of a driver that repeat         | dictionary               | few distinct values in no order               |
+| identity of a row (rank, incarnation, …) | plain                    | long runs of one value, which zstd compresses |
+| other whole numbers, times               | delta, bit-packed        | values increase                               |
+| text                                     | dictionary               | values repeat                                 |
+| floats                                   | byte stream split        | exponents repeat, other bytes are noise       |
+| driver readings that repeat              | dictionary               | few distinct values in no order               |
 """
 
 import hashlib
@@ -46,11 +46,11 @@ _DAY_US = 86_400_000_000
 
 
 class FileMismatchError(RanklakeError):
-    """A written file that does not hold what its add action is about to claim."""
+    """A written file does not contain the rows that its add action would describe."""
 
 
 def append_files(store: "Store", contract: "Contract", rows: pa.Table, number: int) -> list[DataFile]:
-    """Write rows as one new file per date; commit nothing. Rows must have `date`."""
+    """Write rows, which must have `date`, as one new file per date, without a commit."""
     days = rows["date"].combine_chunks().dictionary_encode()
     return [
         write_partition(store, contract, rows.filter(pc.equal(days.indices, code)), day.as_py(), number)
@@ -59,7 +59,7 @@ def append_files(store: "Store", contract: "Contract", rows: pa.Table, number: i
 
 
 def write_days(store: "Store", contract: "Contract", rows: pa.Table, plan: int) -> list[DataFile]:
-    """Write rows of any dates as a new file per UTC date of ``ts``; parameters and errors as for `write_partition`."""
+    """Write rows as one new file per UTC date of ``ts``; parameters and errors as for `write_partition`."""
     moments = rows["ts"].cast(pa.int64()).to_numpy()
     first = int(moments.min()) // _DAY_US
     if first == int(moments.max()) // _DAY_US:
@@ -82,24 +82,23 @@ def _day(number: int) -> date:
 def write_partition(
     store: "Store", contract: "Contract", rows: pa.Table, day: date, plan: int, *, merged: str = ""
 ) -> DataFile:
-    """Sort rows of one date as the contract says and write them as one new file of its table.
+    """Sort rows of one date as the contract defines, and write them as one new file of its table.
+
+    The file's name contains the SHA-256 of its bytes. On return the file is complete and, on a local disk, synced.
+    After an error a file without a commit may remain.
+
+    Raises `FileMismatchError` if the file does not read back as written, and `LakeUnreachableError` if it cannot be
+    written.
 
     Parameters
     ----------
     rows
-        Rows that hold what the contract asks for, all of `day`; text may be dictionary-typed. `date` may be absent,
-        and so may columns without values: they are not written either, and every reader of the table takes them for
-        NULL. Of a column with a default, what is missing is written as that.
+        Rows of `day` with the contract's types; text may be dictionary-encoded. `date` and columns without values may
+        be missing; they are not written, and readers return NULL. A column with a default gets it for missing values.
     plan
-        Number of the plan this belongs to; it is part of the file's name, so that orphans can be recognized.
+        Number of the plan. It is part of the file's name, so that orphans can be recognized.
     merged
-        Fingerprint of the files that these very rows come from, if the new one only takes their place.
-
-    The name carries the SHA-256 of the bytes: whoever knows the file knows what they must be.
-
-    Raises `FileMismatchError` if what was written does not read back as claimed, `LakeUnreachableError` where it cannot
-    be written. The file is complete and, on a local disk, synced when this returns; on failure a file that no commit
-    names stays behind.
+        `files_digest` of the replaced files, if the new file contains exactly their rows.
     """
     body = _body_of(contract, rows)
     name = f"date={day.isoformat()}/p{plan:010d}-{uuid.uuid4().hex}"
@@ -119,47 +118,47 @@ def write_partition(
 
 
 def _read_back(store: "Store", full: str, body: pa.Table) -> pq.FileMetaData:
-    """Return the footer of a file that holds these rows. Raises `FileMismatchError`, `LakeUnreachableError`."""
+    """Return the footer of a written file. Raises `FileMismatchError` or `LakeUnreachableError`."""
     try:
         with store.fs.open(full, "rb") as source:
             written = pq.ParquetFile(source)
             if written.metadata.num_rows == body.num_rows and _same_columns(written.schema_arrow, body.schema):
                 return written.metadata
     except OSError as error:
-        if error.errno is not None:  # the disk's or the store's; what Parquet says of bytes has no number
+        if error.errno is not None:  # of the disk or the store; Parquet's own errors have no number
             raise cannot_write(full, error) from error
     except pa.ArrowInvalid:
-        pass  # what came back is no Parquet
+        pass  # invalid Parquet
     raise FileMismatchError("a data file does not read back as written", where=full, hint="check the storage")
 
 
 def _write_local(place: str, ending: str, contract: "Contract", body: pa.Table) -> tuple[str, int]:
-    """Write a file as it is encoded, and give it its name when its digest is known; return digest and size in bytes.
+    """Encode a file to disk, then rename it with its digest. Returns digest and size in bytes.
 
-    Raises `OSError`; dying half-way leaves a file whose name has no digest.
+    Raises `OSError`. If the process is killed, a file without a digest in its name remains.
     """
     os.makedirs(os.path.dirname(place), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
     scratch = f"{place}{ending}"
-    # The writer hands over page by page; fsspec's local files would see each of them in Python.
+    # Arrow's file is faster than fsspec's, which would handle each page in Python.
     with pa.OSFile(scratch, "wb") as sink:
         _encode(sink, contract, body)
         size_bytes = int(sink.tell())
     with open(scratch, "rb") as file:  # noqa: PTH123 - likewise
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         os.rename(scratch, f"{place}-{digest}{ending}")  # noqa: PTH104 - likewise
-        os.fsync(file.fileno())  # a commit must never name bytes, nor a name, that a power cut can take back
+        os.fsync(file.fileno())  # a power cut must not lose a file that a commit names
     return digest, size_bytes
 
 
 def _write_remote(store: "Store", place: str, ending: str, contract: "Contract", body: pa.Table) -> tuple[str, int]:
-    """Encode a file in memory, since a store's objects cannot be renamed, and send it; otherwise as `_write_local`."""
+    """Encode a file in memory and upload it, as objects cannot be renamed. Otherwise as `_write_local`."""
     sink = pa.BufferOutputStream()
     _encode(sink, contract, body)
-    whole = sink.getvalue()
-    digest = hashlib.sha256(whole).hexdigest()
+    data = sink.getvalue()
+    digest = hashlib.sha256(data).hexdigest()
     with store.fs.open(f"{place}-{digest}{ending}", "wb") as target:
-        target.write(memoryview(whole))
-    return digest, len(whole)
+        target.write(memoryview(data))
+    return digest, len(data)
 
 
 def _encode(sink: pa.NativeFile, contract: "Contract", body: pa.Table) -> None:
@@ -170,10 +169,10 @@ def _encode(sink: pa.NativeFile, contract: "Contract", body: pa.Table) -> None:
 
 
 def _body_of(contract: "Contract", rows: pa.Table) -> pa.Table:
-    """Return the columns that are written, under the contract's types, but text as it is."""
+    """Return the columns to write, cast to the contract's types; dictionaries of text are kept."""
     fields, columns = [], []
     for field in arrow_schema(contract):
-        if field.name == "date":  # it stands in the path
+        if field.name == "date":  # it is part of the path
             continue
         column = rows[field.name] if field.name in rows.column_names else None
         if column is not None and field.nullable and column.null_count == rows.num_rows > 0:
@@ -189,7 +188,7 @@ def _body_of(contract: "Contract", rows: pa.Table) -> pa.Table:
 
 
 def _groups(contract: "Contract", body: pa.Table) -> Iterator[pa.Table]:
-    """Yield the rows in the contract's order, a row group at a time, so that no second copy of them all is made."""
+    """Yield the rows in the contract's order, one row group at a time, without copying all rows at once."""
     order, settled = sort_order(body, sort_names(contract))
     if order is None:
         for at in range(0, body.num_rows, ROW_GROUP_ROWS):
@@ -197,7 +196,7 @@ def _groups(contract: "Contract", body: pa.Table) -> Iterator[pa.Table]:
             yield group if body.num_rows <= ROW_GROUP_ROWS else _trim_large_dictionaries(group)
         return
     starts = range(0, body.num_rows, ROW_GROUP_ROWS)
-    if _reach(order, starts) > 2 * body.num_rows:  # from all over: many chunks, again and again
+    if _span_rows(order, starts) > 2 * body.num_rows:  # row groups would read many chunks repeatedly
         body = body.combine_chunks()
     for at in starts:
         chosen = order[at : at + ROW_GROUP_ROWS]
@@ -213,14 +212,14 @@ def _groups(contract: "Contract", body: pa.Table) -> Iterator[pa.Table]:
         yield group if body.num_rows <= ROW_GROUP_ROWS else _trim_large_dictionaries(group)
 
 
-def _reach(order: Indices, starts: range) -> int:
-    """Return how many rows lie between the first and the last row of each row group, over all of them."""
+def _span_rows(order: Indices, starts: range) -> int:
+    """Return the number of rows between the first and the last row of each row group, summed over the groups."""
     groups = (order[at : at + ROW_GROUP_ROWS] for at in starts)
     return sum(int(group.max()) - int(group.min()) + 1 for group in groups)
 
 
 def _trim_large_dictionaries(group: pa.Table) -> pa.Table:
-    """Return a row group whose large dictionaries hold only its own values: each row group stores its dictionaries."""
+    """Remove unused values from a row group's large dictionaries, because each row group stores its dictionaries."""
     for place, (field, column) in enumerate(zip(group.schema, group.columns, strict=True)):
         if not pa.types.is_dictionary(field.type) or column.nbytes <= _DICTIONARY_BYTES + 4 * len(column):
             continue
@@ -232,14 +231,14 @@ def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
-def _same_columns(written: pa.Schema, meant: pa.Schema) -> bool:
-    """Whether a file's columns are those that were meant; text comes back plain."""
-    plain = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in meant]
-    return bool(written.names == meant.names and written.types == plain)
+def _same_columns(written: pa.Schema, expected: pa.Schema) -> bool:
+    """Whether a file has the expected columns. Dictionary-encoded text reads back as plain text."""
+    plain = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in expected]
+    return bool(written.names == expected.names and written.types == plain)
 
 
 def trim_dictionaries(rows: pa.Table) -> pa.Table:
-    """Return rows whose dictionaries hold only values of these rows."""
+    """Remove values that no row uses from all dictionaries of a table."""
     for place, field in enumerate(rows.schema):
         if pa.types.is_dictionary(field.type):
             rows = rows.set_column(place, field, trim_dictionary(rows.column(place)))
@@ -247,9 +246,9 @@ def trim_dictionaries(rows: pa.Table) -> pa.Table:
 
 
 def trim_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a dictionary-typed column with one dictionary, without values that no row has.
+    """Return a dictionary-encoded column with a single dictionary, without values that no row uses.
 
-    One dictionary, since Parquet's writer gives a dictionary up where the next chunk has another one.
+    Parquet's writer stops dictionary encoding when a chunk has another dictionary than the one before.
 
     >>> words = pa.chunked_array([pa.array(["ann", "bob"]).dictionary_encode()])
     >>> trim_dictionary(words.slice(1)).chunk(0).dictionary.to_pylist()
@@ -274,17 +273,17 @@ STATISTIC_CHARACTERS = 64
 
 
 def statistics(contract: "Contract", footer: pq.FileMetaData, nulls: Mapping[str, int]) -> str:
-    """Return Delta statistics, as JSON, of the contract's statistics columns.
+    """Return Delta statistics of the contract's statistics columns as JSON.
 
-    A column whose bounds are long text has none: cut short they would be no values of the column, and some readers
-    answer MIN and MAX from them. Nor has text that the rows are not sorted by: nothing could be skipped by it.
+    Minimum and maximum are omitted for long text: truncated values would be wrong, as some readers use them to answer
+    MIN and MAX. They are also omitted for text by which rows are not sorted, as no file could be skipped by them.
 
     Parameters
     ----------
     footer
-        Of the file.
+        Footer of the file.
     nulls
-        How many NULLs each column has; a column that is not there has nothing else.
+        Number of NULLs of each written column. A column that is not written has only NULL.
     """
     names = statistics_columns(contract)
     extremes = _extremes(footer, set(names))
@@ -306,7 +305,7 @@ def statistics(contract: "Contract", footer: pq.FileMetaData, nulls: Mapping[str
 
 
 def _extremes(footer: pq.FileMetaData, names: set[str]) -> dict[str, tuple[Any, Any]]:
-    """Return (minimum, maximum) of columns; none of a column of which a row group with values has none."""
+    """Return (minimum, maximum) of columns. Omits a column if a row group has values but no statistics for it."""
     extremes: dict[str, list[tuple[Any, Any]]] = {}
     lacking: set[str] = set()
     for number in range(footer.num_row_groups):
@@ -323,11 +322,11 @@ def _extremes(footer: pq.FileMetaData, names: set[str]) -> dict[str, tuple[Any, 
                 continue
             try:
                 extremes.setdefault(name, []).append((statistics.min, statistics.max))
-            except (OverflowError, ValueError):  # a time that Python cannot hold
+            except (OverflowError, ValueError):  # a time outside Python's range
                 lacking.add(name)
     return {
-        name: (min(low for low, _ in some), max(high for _, high in some))
-        for name, some in extremes.items()
+        name: (min(low for low, _ in pairs), max(high for _, high in pairs))
+        for name, pairs in extremes.items()
         if name not in lacking
     }
 
@@ -342,43 +341,44 @@ def _statistics_value(value: object) -> object:
 
 _RUNS: Final = frozenset({"attempt", "rank", "incarnation", "segment"})
 _READINGS: Final = frozenset({"gpu_samples", "host_samples"})
-"""Tables whose numbers are readings of counters and sensors, in the resolution of a driver."""
+"""Tables with readings of counters and sensors, in the resolution of a driver."""
 _SAMPLE_ROWS: Final = 8192
-"""Looked at to see whether readings repeat. Temperatures do; what a counter has come to does not, and would fill its
-dictionary until the writer gives it up."""
+"""Number of rows that are examined for repeating readings. Temperatures repeat. Values of a counter do not; they would
+fill a dictionary until the writer abandons it."""
 _BLOOM: Final = frozenset({"trace_id", "request_id"})
-"""Columns that people look up single values of, and that no order of rows brings together."""
+"""Columns with a Bloom filter: people look up single values, which are scattered over all files."""
 _LEVEL_OF_DOUBLES: Final = 3
-"""zstd, whose default is 1: level 3 saves 5 % on floats of 64 bits, and nothing elsewhere for a third more time."""
+"""zstd level for 64-bit floats, where it saves 5 %. For other columns it would take a third more time and save nothing,
+so they use the default, 1."""
 
 
 def writer_options(contract: "Contract", rows: pa.Table, group_rows: int) -> dict[str, Any]:
     """Return Parquet writer options for columns of a contract.
 
+    Minima and maxima are written for the contract's statistics columns. For text they are written only if rows are
+    sorted by it: otherwise each row group has nearly the whole range, and computing it takes as long as writing. For
+    floats they are omitted if any value is NaN: Parquet ignores NaN in both, so readers would skip files wrongly.
+
     Parameters
     ----------
     rows
-        What is about to be written; text may be dictionary-typed.
+        The rows to write; text may be dictionary-encoded.
     group_rows
         Rows of a row group.
-
-    Minima and maxima are kept of the contract's statistics columns, of text only where the rows are sorted by it: of
-    other text each row group has the whole range, and finding it costs as much as writing it. Of floats none are kept
-    where one is NaN: Parquet leaves it out of both, and readers take it for a value between them, or for the only one.
     """
     schema = rows.schema
     encoding: dict[str, str] = {}
     dictionaries = []
     for field in schema:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-        whole = pa.types.is_integer(kind) or pa.types.is_timestamp(kind)
-        number = whole or pa.types.is_floating(kind)
-        reading = number and contract.table in _READINGS and field.name not in _RUNS | {"slot", "ts", "step"}
-        if pa.types.is_string(kind) or (reading and _has_repeats(rows[field.name])):
+        is_integer = pa.types.is_integer(kind) or pa.types.is_timestamp(kind)
+        is_number = is_integer or pa.types.is_floating(kind)
+        is_reading = is_number and contract.table in _READINGS and field.name not in _RUNS | {"slot", "ts", "step"}
+        if pa.types.is_string(kind) or (is_reading and _has_repeats(rows[field.name])):
             dictionaries.append(field.name)
         elif field.name in _RUNS:
             encoding[field.name] = "PLAIN"
-        elif whole:
+        elif is_integer:
             encoding[field.name] = "DELTA_BINARY_PACKED"
         elif pa.types.is_floating(kind):
             encoding[field.name] = "BYTE_STREAM_SPLIT"
@@ -389,7 +389,7 @@ def writer_options(contract: "Contract", rows: pa.Table, group_rows: int) -> dic
         "use_dictionary": dictionaries,
         "column_encoding": encoding,
         "write_statistics": [
-            name for name in schema.names if name in _has_extremes(contract) and not _has_nan(rows[name])
+            name for name in schema.names if name in _min_max_columns(contract) and not _has_nan(rows[name])
         ],
         "write_page_index": True,
         "write_page_checksum": True,
@@ -399,10 +399,10 @@ def writer_options(contract: "Contract", rows: pa.Table, group_rows: int) -> dic
 
 
 @lru_cache(maxsize=256)
-def _has_extremes(contract: "Contract") -> frozenset[str]:
-    """Return the columns whose minima and maxima a file keeps, unless one of the values is NaN."""
-    kept = map(contract.column, statistics_columns(contract))
-    return frozenset(one.name for one in kept if one.type != "string" or one.name in contract.sort)
+def _min_max_columns(contract: "Contract") -> frozenset[str]:
+    """Return the columns whose minima and maxima are written, unless a value is NaN."""
+    columns = map(contract.column, statistics_columns(contract))
+    return frozenset(column.name for column in columns if column.type != "string" or column.name in contract.sort)
 
 
 def _has_repeats(column: pa.ChunkedArray) -> bool:
@@ -411,5 +411,5 @@ def _has_repeats(column: pa.ChunkedArray) -> bool:
 
 
 def _has_nan(column: pa.ChunkedArray) -> bool:
-    """Whether one of its values is no number."""
+    """Whether the column is a float and any value is NaN."""
     return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())

@@ -1,10 +1,10 @@
-"""Rows of a Delta table as Arrow, file by file, without a query engine.
+"""Reads rows of Delta tables as Arrow, file by file, without a query engine.
 
-For the pipeline's own small lookups (keys, system tables, one partition). Users query by `ranklake.lake.query.sql`.
+For small lookups of the pipeline (keys, system tables, one partition). Users query with `ranklake.lake.query.sql`.
 
-Every page is checked against its checksum as it is read. Code that rewrites rows asks for more (`verify`): all bytes of
-a file are first checked against the digest in its name (`ranklake.lake.tables.live_files`). Either way a damaged file
-is named by `ranklake.lake.tables.live_files.DamagedFileError`.
+Each page is checked against its checksum. With `verify`, for code that rewrites rows, all bytes of a file are first
+checked against the digest in its name (`ranklake.lake.tables.live_files`). A damaged file raises
+`ranklake.lake.tables.live_files.DamagedFileError`, which names it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,16 +36,16 @@ def read(
     partitions: Sequence[date] | None = None,
     version: int | None = None,
 ) -> pa.Table:
-    """Return rows of a table under its contract's Arrow types; no rows where it was never written.
+    """Return rows of a table with its contract's Arrow types; no rows if the table does not exist.
 
     Parameters
     ----------
     columns
-        Names to read, default all; a column younger than a file is NULL there, or its default.
+        Names to read, default all. A column that a file lacks has its default, or NULL.
     partitions
         UTC dates to read, default all.
     version
-        Delta version to read as of; -1 means before the table was made.
+        Delta version to read; -1 means before the table was created.
     """
     schema = _select_columns(contract, columns)
     parts = [rows for _, rows in read_files(tables, contract, columns, partitions=partitions, version=version)]
@@ -81,9 +81,10 @@ def read_some(
     *,
     verify: bool = False,
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yield (path relative to the table, its rows) for some files: rows of `ranklake.lake.tables.live_files.files`.
+    """Yield (path relative to the table, rows) for some files, given as rows of `live_files.files`.
 
-    With `verify`, each is checked against its digest first. Raises `ranklake.lake.tables.live_files.DamagedFileError`.
+    With `verify`, each file is first checked against its digest. Raises
+    `ranklake.lake.tables.live_files.DamagedFileError`.
     """
     schema = _select_columns(contract, columns)
     for row in _rows_of(files):
@@ -92,7 +93,7 @@ def read_some(
         with _open_file(tables.store, contract, row) as source:
             file = _file(source)
             rows = _fit(file.read(_stored_columns(file, schema)), file, row["date"], schema)
-            rows.validate(full=True)  # text that is none would fail whoever looks at it
+            rows.validate(full=True)  # invalid UTF-8 would raise errors later
         yield row["path"], rows
 
 
@@ -105,10 +106,10 @@ def read_batches(
     batch_rows: int,
     dictionaries: bool = False,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of some files (rows of `delta.live_files.files`) in tables of `batch_rows`, the last shorter.
+    """Yield the rows of some files, given as rows of `live_files.files`, in tables of `batch_rows` rows.
 
-    Small files come together in one table; of a large one no more than about a batch is held at a time. With
-    `dictionaries` text stays dictionary-typed, as it is stored: a fifth of the cost for those who look at words.
+    The last table may be shorter. Small files are combined; of a large file, about one batch is in memory at a time.
+    With `dictionaries`, text stays dictionary-encoded, which costs a fifth for code that compares words.
     """
     schema = _select_columns(contract, columns)
     texts = [field.name for field in schema if field.type == pa.string()] if dictionaries else []
@@ -137,44 +138,44 @@ def read_where(
     look: Sequence[str],
     choose: Callable[[pa.Table], pa.ChunkedArray],
 ) -> Iterator[pa.Table]:
-    """Yield the rows of some files (rows of `live_files.files`) that a look at a few columns chooses.
+    """Yield the rows of some files, given as rows of `live_files.files`, that a condition on a few columns selects.
 
-    Where nothing is chosen in a row group, its other columns are not read.
+    If no row of a row group is selected, its other columns are not read.
 
     Parameters
     ----------
     columns
-        Names to yield.
+        Columns of the result.
     look, choose
-        Columns to look at, text among them with its dictionary; and which rows of them are chosen, as booleans.
+        Columns that `choose` needs, read with text dictionary-encoded; it returns a boolean mask of the rows.
     """
-    seen, schema = _select_columns(contract, look), _select_columns(contract, columns)
-    texts = [field.name for field in seen if field.type == pa.string()]
-    seen = _with_dictionaries(seen, texts)
+    look_schema, schema = _select_columns(contract, look), _select_columns(contract, columns)
+    texts = [field.name for field in look_schema if field.type == pa.string()]
+    look_schema = _with_dictionaries(look_schema, texts)
     for row in _rows_of(files):
         with _open_file(store, contract, row) as source:
             footer = pq.read_metadata(source)
             stored = set(footer.schema.names)
-            words = _file(source, footer, [name for name in texts if name in stored])
+            look_file = _file(source, footer, [name for name in texts if name in stored])
             file = _file(source, footer)
             for group in range(footer.num_row_groups):
-                looked_at = words.read_row_group(group, _stored_columns(words, seen), use_threads=False)
-                chosen = choose(_fit(looked_at, words, row["date"], seen))
-                if pc.any(chosen).as_py():
-                    whole = file.read_row_group(group, _stored_columns(file, schema), use_threads=False)
-                    yield _fit(whole, file, row["date"], schema).filter(chosen)
+                looked = look_file.read_row_group(group, _stored_columns(look_file, look_schema), use_threads=False)
+                mask = choose(_fit(looked, look_file, row["date"], look_schema))
+                if pc.any(mask).as_py():
+                    rows = file.read_row_group(group, _stored_columns(file, schema), use_threads=False)
+                    yield _fit(rows, file, row["date"], schema).filter(mask)
 
 
 def read_within(store: "Store", contract: "Contract", files: pa.Table, most_bytes: int) -> tuple[pa.Table, list[str]]:
-    """Return the rows of as many files as take no more than that in memory, and the files' paths; the smallest first.
+    """Read as many files as fit into a limit of memory, the smallest first. Returns their rows and their paths.
 
     Parameters
     ----------
     files
-        Rows of `ranklake.lake.tables.live_files.files`; a file is opened once.
+        Rows of `ranklake.lake.tables.live_files.files`. Each file is opened once.
     most_bytes
-        By what the footers say. Text with a dictionary in any of the files keeps it: a word may be long and stand in
-        every row.
+        Limit for the decoded size that the footers imply. A text column that has a dictionary in any of the files stays
+        dictionary-encoded, because long words may repeat in every row.
     """
     with ExitStack() as stack:
         opened = []
@@ -182,10 +183,10 @@ def read_within(store: "Store", contract: "Contract", files: pa.Table, most_byte
             source = stack.enter_context(_source(store, contract, row))
             with reading(contract.table, row):
                 opened.append((row, source, pq.read_metadata(source)))
-        chosen, held = [], 0
+        chosen, total_bytes = [], 0
         for size, place in sorted((decoded_bytes(footer), place) for place, (_, _, footer) in enumerate(opened)):
-            held += size
-            if held <= most_bytes:
+            total_bytes += size
+            if total_bytes <= most_bytes:
                 chosen.append(opened[place])
         repeated = {name for _, _, footer in chosen for name in _dictionaries(footer)}
         schema = arrow_schema(contract)
@@ -217,7 +218,7 @@ def _source(store: "Store", contract: "Contract", row: Mapping[str, Any]) -> pa.
 
 @contextmanager
 def _open_file(store: "Store", contract: "Contract", row: Mapping[str, Any]) -> Iterator[pa.NativeFile]:
-    """Open a data file; what is damaged in it is reported by its name."""
+    """Open a data file. Damage in the block is raised as `DamagedFileError` with the file's name."""
     with _source(store, contract, row) as source, reading(contract.table, row):
         yield source
 
@@ -231,7 +232,7 @@ def _file(
 
 
 def _repeats_little(column: pa.ChunkedArray) -> bool:
-    """Return whether text takes no more than twice the room without its dictionaries."""
+    """Whether a text column needs at most twice as much memory without its dictionaries."""
     words = plain = 0
     for chunk in column.chunks:
         lengths = pc.binary_length(chunk.dictionary).fill_null(0).to_numpy()
@@ -242,7 +243,7 @@ def _repeats_little(column: pa.ChunkedArray) -> bool:
 
 
 def decoded_bytes(footer: pq.FileMetaData) -> int:
-    """Return about what a file's rows take in memory, if text that repeats is read with its dictionary."""
+    """Estimate the memory of a file's rows in bytes, with repeating text dictionary-encoded."""
     total = 0
     for group in map(footer.row_group, range(footer.num_row_groups)):
         for column in map(group.column, range(footer.num_columns)):
@@ -252,7 +253,7 @@ def decoded_bytes(footer: pq.FileMetaData) -> int:
 
 
 def _dictionaries(footer: pq.FileMetaData) -> set[str]:
-    """Return the columns of text that have a dictionary in any row group."""
+    """Return the text columns that have a dictionary in any row group."""
     return {
         column.path_in_schema
         for group in map(footer.row_group, range(footer.num_row_groups))
@@ -279,9 +280,9 @@ def _stored_columns(file: pq.ParquetFile, schema: pa.Schema) -> list[str]:
 
 
 def _fit(rows: pa.Table, file: pq.ParquetFile, day: date | None, schema: pa.Schema) -> pa.Table:
-    """Return rows of a file under the contract's types; what is younger than the file is NULL, or its default.
+    """Return rows of a file with the contract's types. Columns that the file lacks have their default, or NULL.
 
-    Raises `ForeignRowsError` where ranklake has not written them.
+    Raises `ForeignRowsError` if ranklake cannot have written the rows.
     """
     stored = set(file.schema_arrow.names)
     if len(stored) < len(file.schema_arrow.names):

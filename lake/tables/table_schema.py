@@ -1,9 +1,9 @@
-"""A table's schema as its Delta log says it, held against the contract; and the commits by which the log follows.
+"""Compares the schema in a table's Delta log with its contract, and updates the log to a newer contract.
 
-Nothing here touches a data file: a column that files lack is NULL, or its default, for whoever reads them.
+No data file is changed. Readers return the default, or NULL, for a column that a file lacks.
 
-The contract's version stands in the metadata of the column ``date``, which every table has. So one commit of delta-rs
-can change columns, files and version together; table properties would need a commit of their own.
+The contract version is stored in the metadata of the column ``date``, which every table has. So one commit of delta-rs
+can change columns, files and version together; a table property would need a second commit.
 """
 
 import json
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
 
 CONTRACT_VERSION: Final = "contract_version"
-"""In the metadata of ``date``: version of the contract that the table was made from, last followed, or migrated to."""
+"""Key in the metadata of ``date``: the contract version of the table."""
 
 ADDED_VERSION: Final = "added_version"
-"""Likewise of columns that an overlay adds to a table of ours."""
+"""Key in the metadata of ``date``: the version of columns that an overlay adds to a packaged table."""
 
 FOLLOWS: Final = "ranklake.follows"
-"""What a commit that follows a contract says of itself: the version."""
+"""Key in the metadata of commits that update the schema: the new contract version."""
 
 NO_NUMBERS: Final[Mapping[str, int]] = MappingProxyType({})
 _DATE: Final = "date"
 
 Fields = list[dict[str, Any]]
-"""Fields of a Delta schema, as the log's JSON has them."""
+"""Fields of a Delta schema, as in the JSON of the log."""
 
 
 class UnmigratedTableError(LakeError):
-    """A table of an older contract, which only a migration can bring to the one here.
+    """The table has an older contract version and needs a migration.
 
     Attributes
     ----------
-    table, found, known
-        Its name, its contract's version, and the version here.
+    table, version, known
+        The table, its contract version, and the current version of its contract.
     """
 
-    def __init__(self, table: str, actual: int, known: int, what: str, where: str) -> None:
+    def __init__(self, table: str, actual: int, known: int, reason: str, where: str) -> None:
         super().__init__(
-            f"table {table} has contract version {actual}, and {known} is due: {what}",
+            f"table {table} has contract version {actual}, and {known} is due: {reason}",
             where=where,
             hint="run: ranklake migrate apply",
         )
@@ -59,14 +59,16 @@ class UnmigratedTableError(LakeError):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What sets a contract apart from what the log of its table says.
+    """Difference between a contract and the log of its table.
 
     Attributes
     ----------
-    version, added_version
-        The contract's version, as the log says it; 0 where it says none. That of columns that an overlay adds.
+    version
+        Contract version in the log; 0 if the log has none.
+    added_version
+        Version in the log of columns that an overlay adds.
     migration
-        Why stored rows cannot follow by themselves, in a clause; empty where they can.
+        Why the table needs a migration, as a clause; empty if updating the log is enough.
     """
 
     version: int
@@ -75,12 +77,12 @@ class Difference:
 
 
 def version_of(handle: DeltaTable) -> int:
-    """Return the contract version that the log says; 0 where it says none."""
+    """Return the contract version in the log; 0 if the log has none."""
     return _version_in(handle, CONTRACT_VERSION, 0)
 
 
 def added_version_of(handle: DeltaTable) -> int:
-    """Return the version that the log says of columns that an overlay adds; the first where it says none."""
+    """Return the version in the log of columns that an overlay adds; 1 if the log has none."""
     return _version_in(handle, ADDED_VERSION, 1)
 
 
@@ -90,7 +92,7 @@ def _version_in(handle: DeltaTable, key: str, default: int) -> int:
 
 
 def versioned_schema(contract: "Contract") -> Schema:
-    """Return the Delta schema of a contract, with its versions."""
+    """Return the Delta schema of a contract, with its versions in the metadata of ``date``."""
     schema = arrow_schema(contract)
     place = schema.get_field_index(_DATE)
     field = schema.field(place)
@@ -102,31 +104,31 @@ def _versions(contract: "Contract") -> dict[str, str]:
 
 
 def fields_of(schema: Schema) -> Fields:
-    """Return a schema's fields."""
+    """Return the fields of a Delta schema."""
     fields: Fields = json.loads(schema.to_json())["fields"]
     return fields
 
 
 def difference(handle: DeltaTable, contract: "Contract") -> Difference | None:
-    """Hold a contract against the log of its table; None where there is nothing to do, as nearly always.
+    """Compare a contract with the log of its table. Returns None if nothing needs to change, which is the usual case.
 
-    What the log has beyond a contract of its own version is another's (an overlay's) and stays.
+    Columns in the log that the contract lacks belong to another overlay and are kept.
     """
     version, added = version_of(handle), added_version_of(handle)
     schema = handle.schema()
-    there = {field.name: field for field in schema.fields}
-    lacking = tuple(name for name in contract.names if name not in there)
+    logged = {field.name: field for field in schema.fields}
+    lacking = tuple(name for name in contract.names if name not in logged)
     is_behind = version < contract.version or added < contract.added_version
     if not lacking and not is_behind:
         return None
-    migration = _not_by_itself(fields_of(schema), contract) if is_behind else ""
+    migration = _migration_reason(fields_of(schema), contract) if is_behind else ""
     if not migration and (lacking_and_required := [name for name in lacking if contract.column(name).required]):
         migration = f"{lacking_and_required[0]} is required, and stored rows lack it"
     return Difference(version, added, migration)
 
 
 def refuse_unmigrated(handle: DeltaTable, contract: "Contract") -> Difference | None:
-    """Return what `difference` does. Raises `UnmigratedTableError` where only a migration helps."""
+    """Return the result of `difference`. Raises `UnmigratedTableError` if the table needs a migration."""
     gap = difference(handle, contract)
     if gap is not None and gap.migration:
         raise _migration_error(handle, contract, gap.migration)
@@ -134,32 +136,32 @@ def refuse_unmigrated(handle: DeltaTable, contract: "Contract") -> Difference | 
 
 
 def refuse_misread(handle: DeltaTable, contract: "Contract") -> None:
-    """Raise `UnmigratedTableError` where the log gives columns of the contract other names, types or units.
+    """Raise `UnmigratedTableError` if columns of the contract have other names, types or units in the log.
 
-    Whoever read the files by the contract would find NULL, or numbers that mean something else.
+    Reading the files with this contract would return NULL or numbers with another meaning.
     """
-    if not _is_at(handle, contract) and (message := _not_by_itself(fields_of(handle.schema()), contract)):
-        raise _migration_error(handle, contract, message)
+    if not _has_versions(handle, contract) and (reason := _migration_reason(fields_of(handle.schema()), contract)):
+        raise _migration_error(handle, contract, reason)
 
 
-def _is_at(handle: DeltaTable, contract: "Contract") -> bool:
+def _has_versions(handle: DeltaTable, contract: "Contract") -> bool:
     return (version_of(handle), added_version_of(handle)) == (contract.version, contract.added_version)
 
 
-def _migration_error(handle: DeltaTable, contract: "Contract", what: str) -> UnmigratedTableError:
+def _migration_error(handle: DeltaTable, contract: "Contract", reason: str) -> UnmigratedTableError:
     added = added_version_of(handle)
     if added < contract.added_version:
-        where, uri = f"{contract.table} with columns of yours", handle.table_uri
-        return UnmigratedTableError(where, added, contract.added_version, what, uri)
-    return UnmigratedTableError(contract.table, version_of(handle), contract.version, what, handle.table_uri)
+        name, uri = f"{contract.table} with columns of yours", handle.table_uri
+        return UnmigratedTableError(name, added, contract.added_version, reason, uri)
+    return UnmigratedTableError(contract.table, version_of(handle), contract.version, reason, handle.table_uri)
 
 
 def follow(handle: DeltaTable, contract: "Contract") -> bool:
-    """Let the log of a table follow its contract; return whether it did not have to.
+    """Update the log of a table to its contract. Returns True if no update was needed.
 
-    After False the table has moved on, by these commits or another's: look again. They name no file, and the one that
-    says the version is the last, so whoever dies in between leaves the rest to the next. Raises `UnmigratedTableError`
-    where stored rows cannot follow by themselves, and what delta-rs raises.
+    After False, this process or another has changed the table, and the caller must read it again. The commits change no
+    files. The version is committed last, so that an interrupted update is completed by the next call. Raises
+    `UnmigratedTableError` if the table needs a migration, and the errors of delta-rs.
     """
     gap = refuse_unmigrated(handle, contract)
     if gap is None:
@@ -170,27 +172,27 @@ def follow(handle: DeltaTable, contract: "Contract") -> bool:
         add_columns(handle, wanted)
         align(handle, wanted)
         set_versions(handle, wanted)
-    except CommitFailedError:  # another was faster
+    except CommitFailedError:  # another process was faster
         pass
     return False
 
 
 def add_columns(handle: DeltaTable, contract: "Contract") -> None:
-    """Add the columns of a contract that the log lacks, in one commit. Raises what delta-rs raises."""
-    there = {field.name for field in handle.schema().fields}
-    lacking = [field for field in versioned_schema(contract).fields if field.name not in there]
+    """Add the columns of a contract that the log lacks, in one commit. Raises the errors of delta-rs."""
+    logged = {field.name for field in handle.schema().fields}
+    lacking = [field for field in versioned_schema(contract).fields if field.name not in logged]
     if lacking:
         handle.alter.add_columns(lacking, commit_properties=_properties(contract))
 
 
 def align(handle: DeltaTable, contract: "Contract") -> None:
-    """Bring along what the log says of columns that are there: nullability, metadata, and whose bounds it keeps.
+    """Update nullability, metadata and statistics columns of existing columns to the contract.
 
-    A commit for each of these that differs. Raises what delta-rs raises.
+    Makes one commit for each difference. Raises the errors of delta-rs.
     """
-    meant = {field.name: field for field in Schema.from_arrow(arrow_schema(contract)).fields}
+    targets = {field.name: field for field in Schema.from_arrow(arrow_schema(contract)).fields}
     for field in handle.schema().fields:
-        wanted = meant.get(field.name)
+        wanted = targets.get(field.name)
         if wanted is None:
             continue
         if wanted.nullable and not field.nullable:
@@ -206,7 +208,7 @@ def align(handle: DeltaTable, contract: "Contract") -> None:
 
 
 def set_versions(handle: DeltaTable, contract: "Contract", numbers: Mapping[str, int] = NO_NUMBERS) -> None:
-    """Log the versions of a contract, in one commit, with numbers of applications. Raises what delta-rs raises."""
+    """Commit the versions of a contract, with transaction numbers of applications. Raises the errors of delta-rs."""
     properties = _properties(contract, numbers)
     handle.alter.set_column_metadata(_DATE, _versions(contract), commit_properties=properties)
 
@@ -217,29 +219,29 @@ def _properties(contract: "Contract", numbers: Mapping[str, int] = NO_NUMBERS) -
 
 
 def as_read(handle: DeltaTable | None, contract: "Contract") -> "Contract":
-    """Return the contract by which a table of this handle is read: the log's own where only a migration parts the two.
+    """Return the contract for reading a table: that of its log if the table needs a migration, else the given one.
 
-    So SQL sees a table as it is, before its migration is applied and, by time travel, ever after.
+    So SQL reads a table before its migration is applied, and older versions of it afterwards.
     """
     if handle is None:
         return contract
-    if _is_at(handle, contract) or not _not_by_itself(fields_of(handle.schema()), contract):
+    if _has_versions(handle, contract) or not _migration_reason(fields_of(handle.schema()), contract):
         return contract
-    then = replace(contract, version=version_of(handle), added_version=added_version_of(handle))
-    return as_logged(fields_of(handle.schema()), then)
+    logged = replace(contract, version=version_of(handle), added_version=added_version_of(handle))
+    return as_logged(fields_of(handle.schema()), logged)
 
 
 def as_logged(fields: Fields, like: "Contract", names: Collection[str] | None = None) -> "Contract":
-    """Return a contract with the columns that a log says, some or all, and all else like another's."""
+    """Return the contract `like` with the columns of a log's fields; with `names`, only those columns."""
     known = {column.id: column for column in like.columns}
     columns = [_column(field, known) for field in fields if names is None or field["name"] in names]
-    there = {column.name for column in columns}
+    column_names = {column.name for column in columns}
     return replace(
         like,
         columns=tuple(columns),
-        sort=tuple(name for name in like.sort if name in there),
-        grain=tuple(name for name in like.grain if name in there),
-        checks=tuple(check for check in like.checks if there.issuperset(check.columns)),
+        sort=tuple(name for name in like.sort if name in column_names),
+        grain=tuple(name for name in like.grain if name in column_names),
+        checks=tuple(check for check in like.checks if column_names.issuperset(check.columns)),
         retired=(),
     )
 
@@ -263,7 +265,7 @@ def _column(field: dict[str, Any], known: "Mapping[int, Column]") -> "Column":
 
 
 def _type(delta_type: object) -> str:
-    """Return the contract's name of a Delta type."""
+    """Return the contract type of a Delta type."""
     if isinstance(delta_type, dict):
         return "int64_list"
     name = str(delta_type)
@@ -287,15 +289,15 @@ def contract_fields(contract: "Contract") -> Fields:
     return fields_of(Schema.from_arrow(arrow_schema(contract)))
 
 
-def _not_by_itself(fields: Fields, contract: "Contract") -> str:
-    """Return why stored rows cannot follow a newer contract by themselves; empty where they can."""
-    meant = {str(column.id): column for column in contract.columns}
+def _migration_reason(fields: Fields, contract: "Contract") -> str:
+    """Return why a table with these fields needs a migration to the contract, as a clause; empty if it does not."""
+    columns = {str(column.id): column for column in contract.columns}
     types = {field["name"]: field["type"] for field in contract_fields(contract)}
-    gone = {str(one.id) for one in contract.retired}
+    retired_ids = {str(tombstone.id) for tombstone in contract.retired}
     for field in fields:
         name, id_ = field["name"], str(field["metadata"].get("id", ""))
-        column = meant.get(id_)
-        if id_ in gone:
+        column = columns.get(id_)
+        if id_ in retired_ids:
             return f"{name} is dropped"
         if column is None:
             continue

@@ -1,4 +1,4 @@
-"""Delta tables of a lake: opening them, and making them from their contracts."""
+"""Opens the Delta tables of a lake, and creates them from their contracts."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -20,26 +20,24 @@ if TYPE_CHECKING:
     from ranklake.lake.store.tables import Tables
 
 
-_MARKS: Final = ("size", "ino", "mtime", "ETag", "etag", "LastModified", "last_modified", "updated")
-"""What file systems say of a file that changes with it, a disk's and the stores', each under its own name."""
+_STATE_KEYS: Final = ("size", "ino", "mtime", "ETag", "etag", "LastModified", "last_modified", "updated")
+"""Keys under which the file systems of disks and stores report facts that change when a file is replaced."""
 
 _T = TypeVar("_T")
 
-_LOOKS: Final = 8
-"""A listing that lacks what is there is made again, a few times."""
+_TRIES: Final = 8
+"""Number of tries to get a complete listing of a log."""
 _GAPS: Final = ("found gap", "gap between checkpoint")
-"""What delta-rs says, in small letters, of a log that lacks a commit between two others, or behind its checkpoint. Its
-errors quote paths, and those may hold anything.
-"""
+"""Lower-case parts of delta-rs's messages for a log that lacks a commit. The complete messages also quote paths."""
 
 
 class NewerTableError(LakeError):
-    """A table that newer software made or migrated; this one must not write what it would not know to be there.
+    """Newer software created or migrated the table. This software must not write to it.
 
     Attributes
     ----------
-    table, found, known
-        Its name, its contract's version, and the highest that is known here.
+    table, version, known
+        The table, its contract version, and the highest version that this software supports.
     """
 
     def __init__(self, table: str, actual: int, known: int, where: str) -> None:
@@ -51,9 +49,9 @@ class NewerTableError(LakeError):
 
 @contextmanager
 def reading_log(handle: DeltaTable) -> Iterator[None]:
-    """Raise `LakeUnreachableError` for what delta-rs raises in the block, except for a commit that lost its race.
+    """Translate errors of delta-rs in the block to `LakeUnreachableError`, except for a commit that lost a race.
 
-    A handle reads the log again for much of what it is asked, so the disk or the store can fail at each of that.
+    Many methods of a handle read the log again, so each of them can fail.
     """
     try:
         yield
@@ -65,73 +63,72 @@ def reading_log(handle: DeltaTable) -> Iterator[None]:
 
 
 def refuse_unfit(handle: DeltaTable, contract: "Contract") -> DeltaTable:
-    """Return the handle of a table that may be written by its contract here.
+    """Return the handle if the table may be written with this contract.
 
-    Raises `NewerTableError`, and `ranklake.lake.tables.table_schema.UnmigratedTableError` for an older one that cannot
-    follow by itself.
+    Raises `NewerTableError`, and `ranklake.lake.tables.table_schema.UnmigratedTableError` for an older table that needs
+    a migration.
     """
     version = version_of(handle)
     if version > contract.version:
         raise NewerTableError(contract.table, version, contract.version, handle.table_uri)
     if (added := added_version_of(handle)) > contract.added_version:
-        which = f"{contract.table} with columns of yours"
-        raise NewerTableError(which, added, contract.added_version, handle.table_uri)
+        name = f"{contract.table} with columns of yours"
+        raise NewerTableError(name, added, contract.added_version, handle.table_uri)
     refuse_unmigrated(handle, contract)
     return handle
 
 
-def retry_listing(ask: Callable[[], _T]) -> _T:
-    """Return what delta-rs answers; ask again, a few times, where it says that a log lacks a commit between two others.
+def retry_listing(call: Callable[[], _T]) -> _T:
+    """Return the result of a call of delta-rs that lists a log; repeat it if the listing lacks a commit.
 
-    A folder is not listed at one moment: beside writers, a listing can lack a commit that came while it was made, and
-    have a later one. The log itself is whole. For all that lists the log of a table to which others write. Raises what
-    delta-rs raises.
+    Listing a folder is not atomic. While other processes write, a listing may contain a commit and lack an earlier one
+    that was written at the same time. Raises the errors of delta-rs.
     """
-    for _ in range(_LOOKS - 1):
+    for _ in range(_TRIES - 1):
         try:
-            return ask()
+            return call()
         except (DeltaError, OSError, ValueError) as error:
             if not any(gap in str(error).lower() for gap in _GAPS):
                 raise
-    return ask()
+    return call()
 
 
 def refresh(handle: DeltaTable) -> None:
-    """Bring a handle up to date. Raises `LakeUnreachableError`."""
+    """Update a handle to the newest version. Raises `LakeUnreachableError`."""
     with reading_log(handle):
         retry_listing(handle.update_incremental)
 
 
 def delta_table(store: "Store", name: str) -> DeltaTable | None:
-    """Return a fresh handle on a table, or None where it was never written.
+    """Return a new handle on a table; None if the table does not exist.
 
-    Raises `LakeUnreachableError` if its log is there and cannot be read.
+    Raises `LakeUnreachableError` if its log exists and cannot be read.
     """
     try:
         return retry_listing(lambda: DeltaTable(store.table_uri(name), storage_options=store.delta_storage))
     except TableNotFoundError:
         return None
-    except (DeltaError, OSError, ValueError) as error:  # ValueError: a partition without its value
+    except (DeltaError, OSError, ValueError) as error:  # ValueError: a partition column without a value
         message = f"table {name} cannot be opened"
         hint = "check your rights there; restore a damaged _delta_log from a backup"
         raise unreachable(store.uri, error, store.storage, what=message, hint=hint) from None
 
 
 def at_version(store: "Store", name: str, version: int) -> DeltaTable:
-    """Return a fresh handle on an old version of a table. Raises what delta-rs raises."""
+    """Return a new handle on an earlier version of a table. Raises the errors of delta-rs."""
     uri, options = store.table_uri(name), store.delta_storage
     return retry_listing(lambda: DeltaTable(uri, version=version, storage_options=options))
 
 
 def last_table(store: "Store", name: str) -> DeltaTable | None:
-    """Return a fresh handle that has every commit of before this call, or None where the table was never written.
+    """Return a new handle that includes every commit made before this call; None if the table does not exist.
 
-    For who deletes what a log does not name. delta-rs goes by a listing of the log, and a listing can lack what was
-    written last (a network file system's is cached): so later commits are asked for by their names. Raises
-    `LakeUnreachableError`, too, where they are there and the listing goes on without them.
+    Use it before deleting files that the log does not name. delta-rs lists the log, and a listing may lack the newest
+    commits, as on network file systems with a cache. Therefore later commits are looked up by name. Raises
+    `LakeUnreachableError`, also if such commits exist and listings still lack them.
     """
     newest = None
-    for _ in range(_LOOKS):
+    for _ in range(_TRIES):
         handle = delta_table(store, name)
         if handle is None:
             return None
@@ -144,7 +141,7 @@ def last_table(store: "Store", name: str) -> DeltaTable | None:
 
 
 def _newest_by_name(store: "Store", name: str, version: int) -> int:
-    """Return the last version, from one on, whose commit exists; each is looked up by name."""
+    """Return the newest version of a table, at least `version`. Looks up the following commits by name."""
     try:
         while store.fs.info(store.path("tables", name, "_delta_log", f"{version + 1:020}.json")):
             version += 1
@@ -156,42 +153,42 @@ def _newest_by_name(store: "Store", name: str, version: int) -> int:
 
 
 def latest(tables: "Tables", name: str) -> DeltaTable | None:
-    """Return the handle that this process keeps on a table, brought up to date, or None where it was never written.
+    """Return this process' cached handle on a table, updated to the newest version; None if the table does not exist.
 
-    For who looks at once and lets go: the next who asks moves it on. Who commits by what he read needs a handle of his
-    own. Opening a table costs more the more files it has, news of it do not. Raises as `delta_table`.
+    Use the result immediately and do not keep it: the next call updates the same handle. To commit, get your own handle
+    from `ensure_table` or `take_handle`. Opening a table takes longer the more files it has; updating a handle does
+    not. Raises as `delta_table`.
     """
     opened: tuple[DeltaTable | None, tuple[object, ...] | None] = tables.opened.pop(name, (None, None))
-    handle, mark = opened
+    handle, state = opened
     version = None if handle is None else handle.version()
     if handle is not None:
         try:
-            # News of a table that was lost, or made again, are none, and no error.
-            if mark is not None and mark_of(tables.store, name, handle.version()) == mark:
+            # Updating a handle raises no error if the table was deleted or created again; the commit's file tells.
+            if state is not None and _commit_state(tables.store, name, handle.version()) == state:
                 handle.update_incremental()
             else:
                 handle = None
-        except (DeltaError, OSError, ValueError):  # whatever it is, opening it again meets it, and says so
+        except (DeltaError, OSError, ValueError):  # opening the table again raises the error with a hint
             handle = None
     if handle is None:
         handle, version = delta_table(tables.store, name), None
     if handle is not None:
-        tables.opened[name] = (
-            handle,
-            mark if handle.version() == version else mark_of(tables.store, name, handle.version()),
-        )
+        if handle.version() != version:
+            state = _commit_state(tables.store, name, handle.version())
+        tables.opened[name] = (handle, state)
     return handle
 
 
 def keep_handle(tables: "Tables", name: str, handle: DeltaTable) -> None:
-    """Give `latest` a handle that is up to date, and that nobody uses any more."""
-    tables.opened[name] = (handle, mark_of(tables.store, name, handle.version()))
+    """Put a handle into the cache of `latest`. It must be current, and the caller must not use it any more."""
+    tables.opened[name] = (handle, _commit_state(tables.store, name, handle.version()))
 
 
 def take_handle(tables: "Tables", contract: "Contract") -> DeltaTable:
-    """Return the handle that this process keeps on a table, up to date, and the caller's alone until `keep_handle`.
+    """Take the cached handle on a table out of the cache, updated. The caller may return it with `keep_handle`.
 
-    For who commits to a table again and again. Otherwise as `ensure_table`.
+    For repeated commits to a table. Otherwise as `ensure_table`.
     """
     handle = latest(tables, contract.table)
     tables.opened.pop(contract.table, None)
@@ -199,21 +196,20 @@ def take_handle(tables: "Tables", contract: "Contract") -> DeltaTable:
     return handle if handle is not None and is_fit else ensure_table(tables, contract)
 
 
-def mark_of(store: "Store", name: str, version: int) -> tuple[object, ...] | None:
-    """Return what tells a commit's file from one of the same name in a table made again; None where it is gone."""
+def _commit_state(store: "Store", name: str, version: int) -> tuple[object, ...] | None:
+    """Return the state of a commit's file, which differs if the table was created again; None if it does not exist."""
     try:
         info = store.fs.info(store.path("tables", name, "_delta_log", f"{version:020}.json"))
     except OSError:
         return None
-    return tuple(str(info.get(key)) for key in _MARKS)
+    return tuple(str(info.get(key)) for key in _STATE_KEYS)
 
 
 def ensure_table(tables: "Tables", contract: "Contract") -> DeltaTable:
-    """Return a fresh handle on a table, made from its contract where it was never written.
+    """Return a new handle on a table. Creates the table if it does not exist, and updates its schema to the contract.
 
-    A table of an older contract follows the one here first, if it can by itself. Two that make it at once get the same
-    table. Raises `LakeUnreachableError` where it cannot be made; nothing is left behind then but perhaps an empty
-    folder, `NewerTableError`, and `ranklake.lake.tables.table_schema.UnmigratedTableError`.
+    Concurrent calls are safe. Raises `LakeUnreachableError` if the table cannot be created (an empty folder may
+    remain), `NewerTableError`, and `ranklake.lake.tables.table_schema.UnmigratedTableError`.
     """
     while (handle := delta_table(tables.store, contract.table)) is not None:
         with reading_log(handle):
@@ -232,10 +228,8 @@ def ensure_table(tables: "Tables", contract: "Contract") -> DeltaTable:
             storage_options=tables.store.delta_storage,
         )
     except (DeltaError, OSError) as error:
-        handle = delta_table(
-            tables.store, contract.table
-        )  # another process may have made it between our look and our try
-        if handle is not None:
+        handle = delta_table(tables.store, contract.table)
+        if handle is not None:  # another process created it at the same time
             return handle
         message = f"table {contract.table} cannot be made"
         raise unreachable(
@@ -244,26 +238,28 @@ def ensure_table(tables: "Tables", contract: "Contract") -> DeltaTable:
 
 
 def commit_info(store: "Store", table: str, version: int) -> dict[str, Any]:
-    """Return what a commit says of itself.
+    """Return the `commitInfo` action of a commit.
 
-    Raises `FileNotFoundError` where the log no longer has it, what the store raises, and `ValueError`, `TypeError`,
-    `StopIteration` or `RecursionError` where it is damaged.
+    Raises `FileNotFoundError` if the log does not contain the commit any more, the store's errors, and `ValueError`,
+    `TypeError`, `StopIteration` or `RecursionError` if the commit is damaged.
     """
-    info: dict[str, Any] = next(one["commitInfo"] for one in actions_of(store, table, version) if "commitInfo" in one)
+    actions = actions_of(store, table, version)
+    info: dict[str, Any] = next(action["commitInfo"] for action in actions if "commitInfo" in action)
     return info
 
 
 def actions_of(store: "Store", table: str, version: int) -> list[dict[str, Any]]:
-    """Return the actions of a commit. Raises as `commit_info` does, except for one that it has not."""
+    """Return the actions of a commit. Raises the errors of `commit_info`, except `StopIteration`."""
     raw = store.fs.cat_file(store.path("tables", table, "_delta_log", f"{version:020}.json"))
     return [json.loads(line) for line in raw.splitlines() if line.strip()]
 
 
 def keep_overlay(lake: "Lake") -> int:
-    """Keep the configured overlay in a lake, for who writes rows; return the number of what the lake goes by.
+    """Store the configured overlay in a lake before rows are written. Returns the number of the valid overlay.
 
-    A table that waits for a migration is left out: it is as the lake knows it until the migration is applied, and so
-    whoever undid one may restore the folder, whatever ran meanwhile. Raises as `ranklake.lake.store.overlays.keep`.
+    Tables that wait for a migration are left out; the lake keeps their earlier version until the migration is applied.
+    So the operator's folder can be restored after an undo, whatever ran meanwhile. Raises as
+    `ranklake.lake.store.overlays.keep`.
     """
     waiting = {}
     for table, version in lake.catalog.unapplied_versions().items():

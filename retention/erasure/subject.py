@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.ingest.ingestion_index import ERASED, SlotFile
-from ranklake.lake.plans.action_plan import change_rows, take_rows_out
+from ranklake.lake.plans.action_plan import change_rows, remove_rows
 from ranklake.lake.tables.live_files import FILE_SCHEMA, files
 from ranklake.lake.tables.order import digest_text, key_columns, keys_digest
 from ranklake.lake.tables.parquet import append_files
@@ -296,7 +296,7 @@ def rewrite_partition(lake: "Lake", subject: "Subject", dated: DatedRows, number
             for file in append_files(lake.store, contract, with_pseudonyms(rows, subject), number)
         ]
     texts = text_columns(contract)
-    taken = take_rows_out(lake.tables, contract, number, dated.files, lambda rows: subject.marks(rows.select(texts)))
+    taken = remove_rows(lake.tables, contract, number, dated.files, lambda rows: subject.marks(rows.select(texts)))
     return [file for _, added, _ in taken for file in added]
 
 

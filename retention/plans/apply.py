@@ -248,9 +248,7 @@ def _rewrite_partition(
     new: list[DataFile] = []
     removed = 0
     target, item = lake.contract(partition.item.table), partition.item
-    for _, added, rows in action_plan.take_rows_out(
-        lake.tables, target, number, partition.files, partition.select_rows
-    ):
+    for _, added, rows in action_plan.remove_rows(lake.tables, target, number, partition.files, partition.select_rows):
         new += added
         removed += rows.num_rows
         if writer is not None:

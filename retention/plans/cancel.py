@@ -279,7 +279,7 @@ def _remove_aggregates(lake: "Lake", kept_plan: KeptPlan, number: int) -> "Itera
         return
     target = lake.contract(DOWNSAMPLED)
     live = live_files(lake, DOWNSAMPLED, sorted(days))
-    changes = action_plan.take_rows_out(
+    changes = action_plan.remove_rows(
         lake.tables, target, number, live, lambda rows: pc.equal(rows["plan"], kept_plan.plan.number)
     )
     yield from ((old_file, new) for old_file, new, _ in changes)

@@ -1,1 +1,1 @@
-"""Check kinds: what a contract may promise of its rows, one module a kind in `kinds/`, found by `registry`."""
+"""Check kinds: the rules that contracts can have. `kinds/` defines them, `registry` finds them."""

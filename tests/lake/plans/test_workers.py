@@ -420,7 +420,7 @@ def test_a_scheduler_without_workers_is_told_in_time(monkeypatch):
 
 def test_a_store_that_never_answers_is_told_in_time(monkeypatch):
     """It accepts the connection and says nothing: one line, after as many tries as there are."""
-    monkeypatch.setattr(store, "_SILENCE_S", 0.2)
+    monkeypatch.setattr(store, "_READ_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         storage = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "aws_region": "r"}
         storage["aws_endpoint_url"] = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -210,7 +210,7 @@ class UnderWay:
     names: list[str]
     urgency: int
     is_done: bool = False
-    is_put_off: bool = False
+    is_deferred: bool = False
 
     def results(self):
         """Return what came of them, and note whether that had to be waited for."""

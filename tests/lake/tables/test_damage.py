@@ -137,7 +137,7 @@ def test_every_flipped_bit_is_found(site):
             recompute(lake, "step_rollup", [DAY.date()])
         with pytest.raises(DamagedFileError, match=path.name):
             list(
-                action_plan.take_rows_out(
+                action_plan.remove_rows(
                     lake.tables, target, number, live(site), lambda rows: pc.equal(rows["slot"], -1)
                 )
             )

@@ -1,1 +1,1 @@
-"""One module for each check kind; its `KIND` is all that the lake knows of it."""
+"""The check kinds, grouped by subject. Each is a `CheckKind` in a module's namespace."""
