@@ -1,1 +1,1 @@
-"""Numbered migrations: how stored rows of a table come from one version of its contract to the next."""
+"""Numbered migrations: each converts the stored rows of a table to the next version of its contract."""

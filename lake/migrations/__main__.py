@@ -1,6 +1,6 @@
 """Checks the packaged migrations.
 
-python -m ranklake.lake.migrations      exit 1 for a version without its migration, or one that does not lead there
+python -m ranklake.lake.migrations      exit 1 if a version has no migration, or a migration does not lead to it
 """
 
 import sys
@@ -13,7 +13,7 @@ from ranklake.lake.migrations.registry import problems
 
 @click.command()
 def main() -> None:
-    """Check the migrations that are there."""
+    """Check the packaged migrations, and print all problems."""
     faults = list(problems(load_contracts()))
     for problem in faults:
         click.echo(problem, err=True)

@@ -1,4 +1,4 @@
-"""Applies what is due, and undoes the last migration of a table."""
+"""Applies due migrations, and undoes the last migration of a table."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 _TRIES: Final = 10
 BEGIN: Final = "migration.apply"
 APPLIED: Final = "migration.applied"
-"""What the audit log calls it that a migration is about to begin, and that it was applied."""
+"""Actions in the audit log: a migration begins; a migration was applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationResult:
-    """A migration that was carried out, or undone.
+    """A migration that was applied or undone.
 
     Attributes
     ----------
     label, table, version
-        Which, of which table, and the contract version that it has now.
+        Label of the migration, its table, and the table's contract version afterwards.
     plan
         Number of the plan.
     rows
-        Rows that were rewritten.
+        Number of rewritten rows.
     is_of_added
-        Whether it was of columns that an overlay adds to a table of ours, and the version is of these alone.
+        Whether the migration and the version concern only columns that an overlay adds to a packaged table.
     """
 
     label: str
@@ -65,26 +65,27 @@ def apply(
     progress: "Progress | None" = None,
     computing: "Computing | None" = None,
 ) -> list[MigrationResult]:
-    """Carry out what is due; return what this call did. Killed anywhere, the next call goes on.
+    """Apply all due migrations. Returns the migrations that this call applied. An interrupted call can be repeated.
+
+    Raises `MigrationError`, and for a migration that drops values the errors of
+    `ranklake.retention.proposals.lifecycle.apply`. The failed migration has then changed nothing; earlier ones remain
+    applied.
 
     Parameters
     ----------
     by
-        Who does it, for the audit trail.
+        Name of the person, for the audit trail.
     single_operator
-        Whether who approved a migration that drops values may apply it.
+        Whether the person who approved a migration that drops values may also apply it.
     signing
-        What signs the application of such a one, where approvals are signed.
+        Signs the application of a migration that drops values, if approvals are signed.
     computing
-        Computes dates of derived tables from their inputs; without it their rows are rewritten as others' are.
-
-    Raises `MigrationError`, and for one that drops values what `ranklake.retention.proposals.lifecycle.apply` does:
-    nothing of that migration was changed then, and earlier ones stay.
+        Computes dates of derived tables from their inputs. Without it their rows are rewritten like those of others.
     """
     lake.catalog.keep()
-    drive(lake, lambda _: None, workers)  # what a dead driver left half done comes first
-    done = []
-    for migration in [due_one.migration for due_one in in_order(lake, due(lake, table), computing)]:
+    drive(lake, lambda _: None, workers)  # first finish an interrupted plan
+    results = []
+    for migration in [item.migration for item in in_order(lake, due(lake, table), computing)]:
         if migration.table == LEDGER and not migration.is_metadata_only:
             raise MigrationError(
                 "the ledger changes by added columns alone", where=migration.path, hint="write another"
@@ -100,21 +101,12 @@ def apply(
                 audit.record(lake, by, APPLIED, migration.label, None, {**details, "plan": plan.number})
         work.forget()
         if plan is not None:
-            done.append(
-                MigrationResult(
-                    migration.label,
-                    migration.table,
-                    migration.to_version,
-                    plan.number,
-                    plan.body["facts"]["rows"],
-                    migration.is_of_added,
-                )
-            )
-    return done
+            results.append(_result(migration, plan, migration.to_version))
+    return results
 
 
 def _drive(work: Work) -> "Plan | None":
-    """Carry a migration out; again where a rollup of the release before was faster with its table."""
+    """Carry a migration out. Repeats it if a rollup of the previous release committed to its table meanwhile."""
     for _ in range(_TRIES):
         plan = drive(work.lake, work.compose, work.workers).plan
         if plan is None or work.is_done:
@@ -141,18 +133,18 @@ def _apply_approved(work: Work, by: str, signing: Any, *, single_operator: bool)
 def undo(
     lake: "Lake", workers: "Workers", by: str, table: str, *, progress: "Progress | None" = None
 ) -> MigrationResult:
-    """Undo the migration of a table that was applied last; return what was done.
+    """Undo the last applied migration of a table.
 
-    Rows of files that are as the migration left them are read from the files of before, so that values come back as
-    they were, dropped columns included. Rows that came since are turned back by the steps. Raises `MigrationError`
-    where nothing is to undo, or dropped values are gone: nothing was changed then.
+    For files that did not change since the migration, the rows of the old files are restored, so that all values are
+    the original ones, dropped columns included. Other rows are converted back by the steps. Raises `MigrationError`,
+    after which nothing has changed, if there is nothing to undo or dropped values cannot be restored.
     """
     drive(lake, lambda _: None, workers)
     row = last_applied(lake, table)
     handle = delta_table(lake.store, table)
-    if row is None and handle is not None:  # whoever undid it may have died before its last step
+    if row is None and handle is not None:  # an earlier undo may have been interrupted before its last step
         _restore_version(lake, table)
-    known = {one.number: one for one in load_migrations(overlay=lake.catalog.overlay)}
+    known = {migration.number: migration for migration in load_migrations(overlay=lake.catalog.overlay)}
     if row is None or handle is None or row["number"] not in known:
         raise MigrationError(f"no migration of {table} is there to undo", where=table, hint="see the table migrations")
     migration = known[row["number"]]
@@ -170,17 +162,17 @@ def undo(
         raise MigrationError(f"{migration.label} was undone by another", where=table, hint="look again")
     _restore_version(lake, table)
     audit.record(lake, by, "migration.undone", migration.label, None, {**details, "plan": plan.number})
-    return _done(migration, plan, migration.from_version)
+    return _result(migration, plan, migration.from_version)
 
 
-def _done(migration: "Migration", plan: "Plan", version: int) -> MigrationResult:
+def _result(migration: "Migration", plan: "Plan", version: int) -> MigrationResult:
     return MigrationResult(
         migration.label, migration.table, version, plan.number, plan.body["facts"]["rows"], migration.is_of_added
     )
 
 
 def _refuse_taken(migration: "Migration", catalog: "Catalog") -> None:
-    """Raise `MigrationError` where a column that an undo would bring back has the name that one of ours has now."""
+    """Raise `MigrationError` if an undo would restore an overlay's column whose name a packaged column has now."""
     old, new = ends_of(migration, catalog.overlay)
     ours = set(catalog.contract(migration.table).names) - set(new.names) if migration.is_of_added else set()
     if taken := sorted(ours.intersection(old.names)):
@@ -189,7 +181,7 @@ def _refuse_taken(migration: "Migration", catalog: "Catalog") -> None:
 
 
 def _restore_version(lake: "Lake", table: str) -> None:
-    """Have the lake know an operator's own table, or columns, by the version that the log has, after an undo."""
+    """After an undo, restore the lake's stored overlay to the version of an operator's table or columns in the log."""
     undone = any(row["table"] == table and row["status"] == REVERTED for row in history(lake))
     contract, handle = lake.contract(table), delta_table(lake.store, table)
     if undone and contract.operators is not None and handle is not None:

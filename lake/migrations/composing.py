@@ -1,8 +1,8 @@
-"""Composes, carries out and verifies the plan of a migration: files rewritten on workers, one commit.
+"""Composes, carries out and verifies the plan of a migration. Workers rewrite the files; one commit changes the table.
 
-due ─▶ rewrite files on workers (noted, so that it can go on) ─▶ plan N: files in, files out, columns ─▶ one commit
-▲                                                        │ an ingest took N: only its files are left to do
-└────────────────────────────────────────────────────────┘
+due ─▶ rewrite files on workers, with notes ─▶ plan N: files to add and remove, new columns ─▶ one commit
+▲                                   │ if an ingest took N: rewrite only its files, then N + 1
+└───────────────────────────────────┘
 """
 
 from collections import defaultdict
@@ -46,25 +46,26 @@ if TYPE_CHECKING:
 
 
 def target_of(catalog: "Catalog", migration: "Migration", handle: "DeltaTable", *, backwards: bool) -> Contract:
-    """Return the contract that a migration leads a table to, or back to, with columns that are not ours to change.
+    """Return the contract of a table after a migration or its undo.
 
-    Those are columns of the log that neither contract knows: an overlay's, which stay as they are.
+    It includes the columns of the log that the migration's contracts lack, unchanged: for a packaged migration the
+    columns of an overlay, for an overlay's migration the packaged columns.
     """
     ends = ends_of(migration, catalog.overlay)
-    here, there = reversed(ends) if backwards else ends
+    source, target = reversed(ends) if backwards else ends
     fields = fields_of(handle.schema())
-    own = {*here.names, *there.names}
-    foreign = {field["name"] for field in fields} - own
-    if migration.is_of_added:  # what is ours stays as the log has it
-        ours = as_logged(fields, contract_at(migration.table, max(version_of(handle), 1)), foreign)
-        return replace(ours, columns=(*ours.columns, *there.columns))
-    if not foreign:
-        return there
-    return replace(there, columns=(*there.columns, *as_logged(fields, there, foreign).columns))
+    migrated = {*source.names, *target.names}
+    unchanged = {field["name"] for field in fields} - migrated
+    if migration.is_of_added:
+        packaged = as_logged(fields, contract_at(migration.table, max(version_of(handle), 1)), unchanged)
+        return replace(packaged, columns=(*packaged.columns, *target.columns))
+    if not unchanged:
+        return target
+    return replace(target, columns=(*target.columns, *as_logged(fields, target, unchanged).columns))
 
 
 def execute(lake: "Lake", plan: "Plan", _workers: object = None, _progress: object = None) -> None:
-    """Carry out the plan, again if need be. Raises `LostRaceError`."""
+    """Carry out a migration plan. Can be repeated. Raises `LostRaceError`."""
     migration = _migration_of(lake, plan)
     table = migration.table
     dates = {date.fromisoformat(row["partition"]) for row in plan.body["add"]}
@@ -77,29 +78,27 @@ def execute(lake: "Lake", plan: "Plan", _workers: object = None, _progress: obje
 
 
 def _commit(lake: "Lake", plan: "Plan", migration: "Migration") -> bool:
-    """Commit, unless that was done; return whether it is.
+    """Commit the plan unless it is committed. Returns False if the table changed, and the plan cannot be committed.
 
-    Some tables are written beside plans. Where somebody was faster with such a table, the plan is passed over: its
-    files are not of those that are there now. Raises `LostRaceError`.
+    Some tables are also written outside of plans. If another commit replaced such a table's files meanwhile, the plan's
+    files do not match them any more. Raises `LostRaceError`.
     """
     handle = delta_table(lake.store, migration.table)
     assert handle is not None, "a migration of no table"
     backwards = plan.body["facts"]["backwards"]
     target = target_of(lake.catalog, migration, handle, backwards=backwards)
-    done = transaction_number(handle, PLAN_ID) or 0
-    if done > plan.number:
+    committed = transaction_number(handle, PLAN_ID) or 0
+    if committed > plan.number:
         return True
-    if done < plan.number:
-        gone = {row["path"] for row in plan.body["remove"].get(migration.table, [])}
-        if gone and gone != live_paths(handle):
+    if committed < plan.number:
+        removed = {row["path"] for row in plan.body["remove"].get(migration.table, [])}
+        if removed and removed != live_paths(handle):
             return False
         end = migration.from_version if backwards else migration.to_version
-        of_added = migration.is_of_added
-        target = replace(
-            target,
-            version=version_of(handle) if of_added else end,
-            added_version=end if of_added else added_version_of(handle),
-        )
+        if migration.is_of_added:
+            target = replace(target, version=version_of(handle), added_version=end)
+        else:
+            target = replace(target, version=end, added_version=added_version_of(handle))
         new = [DataFile(**{**row, "partition": date.fromisoformat(row["partition"])}) for row in plan.body["add"]]
         metadata = {"ranklake.plan": str(plan.number), "ranklake.migration": migration.label}
         change_contract(handle, target, plan.number, new, metadata)
@@ -114,7 +113,7 @@ def _commit(lake: "Lake", plan: "Plan", migration: "Migration") -> bool:
 
 def _migration_of(lake: "Lake", plan: "Plan") -> "Migration":
     facts = plan.body["facts"]
-    known = {one.label: one for one in load_migrations(overlay=lake.catalog.overlay)}
+    known = {migration.label: migration for migration in load_migrations(overlay=lake.catalog.overlay)}
     migration = known.get(facts["migration"])
     if migration is None:
         raise refusal(lake.store, plan, f"migration {facts['migration']} is not known here", "upgrade ranklake")
@@ -125,7 +124,10 @@ def _migration_of(lake: "Lake", plan: "Plan") -> "Migration":
 
 
 def verify_migration(lake: "Lake", plan: "Plan") -> None:
-    """Look whether a found plan is of a migration that is known here, approved if it drops, and loses no row."""
+    """Verify another process' plan: its migration is known here, approved if it drops values, and loses no row.
+
+    Raises `RefusedPlanError`.
+    """
     migration = _migration_of(lake, plan)
     if {*plan.body["remove"], *(row["table"] for row in plan.body["add"])} - {migration.table}:
         raise refusal(lake.store, plan, f"the plan changes other tables than {migration.table}")
@@ -147,16 +149,18 @@ File = Mapping[str, Any]
 
 @dataclass(slots=True)
 class Work:
-    """A migration in one direction, under way.
+    """The work of applying or undoing a migration, with the results so far, so that composing can be repeated.
 
     Attributes
     ----------
     computing
-        Computes dates of derived tables from their inputs; without it all are rewritten.
+        Computes dates of derived tables from their inputs. Without it all files are rewritten.
     made
-        What was made of which files, by the path of the first of them.
-    anew, asked
-        Dates that were computed; those that were asked for, with the files that they had.
+        New files, by `Job.name`.
+    computed
+        Computed dates.
+    requested
+        Dates for which computation was requested, with the paths of their files at that time.
     """
 
     lake: "Lake"
@@ -166,14 +170,18 @@ class Work:
     progress: "Progress | None" = None
     computing: "Computing | None" = None
     made: "dict[str, tuple[DataFile, ...]]" = field(default_factory=dict)
-    anew: "dict[date, ComputedDate]" = field(default_factory=dict)
-    asked: "dict[date, frozenset[str]]" = field(default_factory=dict)
+    computed: "dict[date, ComputedDate]" = field(default_factory=dict)
+    requested: "dict[date, frozenset[str]]" = field(default_factory=dict)
 
     def compose(self, number: int, more: Mapping[str, Any] | None = None) -> "Plan | None":
-        """Return the plan of a number; None where the table exists already. Raises `MigrationError`.
+        """Rewrite the files that are left, and return the plan; None if the table is not at the starting version.
+
+        Raises `MigrationError`.
 
         Parameters
         ----------
+        number
+            Number of the plan.
         more
             Further facts of the plan.
         """
@@ -182,16 +190,15 @@ class Work:
         begin = migration.to_version if backwards else migration.from_version
         if handle is None or migration.version_in(handle) != begin:
             return None
-        # an ingest may have begun to seal since it was planned
+        # columns may be stored under keys since the migration was planned
         refuse_sealed(self.lake, migration, backwards=backwards)
         target = target_of(self.lake.catalog, migration, handle, backwards=backwards)
         live = files(handle).select(["path", "size_bytes", "num_records", "date"])
-        every: list[dict[str, Any]] = live.to_pylist()
         jobs: list[Job] = []
         if migration.keeps_files(backwards=backwards):
             live = live.slice(0, 0)
         else:
-            jobs = self._jobs_back(every) if backwards else self._jobs(target, every)
+            jobs = self._jobs_back(live.to_pylist()) if backwards else self._jobs(target, live.to_pylist())
         self._write(target, number, jobs)
         computed = [
             {
@@ -208,11 +215,11 @@ class Work:
             "backwards": backwards,
             "rows": sum(row["num_records"] for row in live.to_pylist()),
             "pairs": [
-                [row["path"], made.path]
+                [row["path"], new_file.path]
                 for job in jobs
                 if not job.is_computed
                 for row in job.files
-                for made in self.made[job.name]
+                for new_file in self.made[job.name]
             ],
             **({"computed": computed} if computed else {}),
             **(more or {}),
@@ -224,30 +231,30 @@ class Work:
 
     @property
     def is_done(self) -> bool:
-        """Whether the table has the version that this leads to."""
+        """Whether the table has the target version."""
         handle, migration = delta_table(self.lake.store, self.migration.table), self.migration
         end = migration.from_version if self.backwards else migration.to_version
         return handle is not None and migration.version_in(handle) == end
 
     def forget(self) -> None:
-        """Delete the notes; whoever dies before leaves them, and they say nothing any more."""
+        """Delete the notes. Notes that an interrupted call leaves are harmless."""
         folder = self.lake.path(folder_of(self.migration, backwards=self.backwards))
-        with suppress(FileNotFoundError):  # also where another call deletes them at the same time
+        with suppress(FileNotFoundError):  # there are none, or a concurrent call deletes them
             self.lake.fs.rm(folder, recursive=True)
 
     def _write(self, target: "Contract", number: int, jobs: "Sequence[Job]") -> None:
-        """Fill in what becomes of files: from this call's memory, an earlier try's notes, or by writing it now."""
+        """Complete `made` for all jobs: keep results of this call, use notes of earlier tries, or write the files."""
         lake, migration = self.lake, self.migration
         for job in jobs:
             if job.inputs:
                 continue
-            # a file that a purge deleted since is written again; a note may be of other files than these
-            files_noted = earlier_result(lake.store, migration, job.name, backwards=self.backwards)
-            if files_noted is None or sum(file.rows for file in files_noted) != job.rows:
+            # a purge may have deleted a new file, and a note may belong to other files
+            noted = earlier_result(lake.store, migration, job.name, backwards=self.backwards)
+            if noted is None or sum(file.rows for file in noted) != job.rows:
                 self.made.pop(job.name, None)
             else:
-                self.made[job.name] = files_noted
-        left = [job for job in jobs if job.name not in self.made]
+                self.made[job.name] = noted
+        remaining = [job for job in jobs if job.name not in self.made]
         tasks = [
             Rewrite(
                 lake.store.address,
@@ -259,71 +266,76 @@ class Work:
                 job.files[0],
                 job.sources,
             )
-            for job in left
+            for job in remaining
         ]
         finished = 0
 
-        def tell() -> None:
+        def report_progress() -> None:
             nonlocal finished
             finished += 1
             if self.progress is not None:
                 self.progress(finished, len(tasks))
 
         if tasks:
-            fit = self.workers.fitting(sum(job.rows for job in left) * ROW_CPU_S)
-            days = tuple({row["date"] for job in left for row in job.files})
+            workers = self.workers.fitting(sum(job.rows for job in remaining) * ROW_CPU_S)
+            days = tuple({row["date"] for job in remaining for row in job.files})
             unit = Unit("rewrite", migration.table, days, f"{migration.label}: {counted(len(tasks), 'file')}")
-            results = carry_out(unit, lambda: fit.run(rewrite, tasks, tell))
-            self.made |= {job.name: made for job, made in zip(left, results, strict=True)}
+            results = carry_out(unit, lambda: workers.run(rewrite, tasks, report_progress))
+            self.made |= {job.name: new for job, new in zip(remaining, results, strict=True)}
 
     def _jobs(self, target: "Contract", live: Sequence[File]) -> "list[Job]":
-        """Return what to do to apply: dates of a derived table are computed; other files are rewritten."""
+        """Return the jobs to apply the migration: dates of a derived table are computed, other files rewritten."""
         if self.computing is None or target.kind != "derived":
             return [Job((row,)) for row in live]
         by_date: dict[date, list[File]] = defaultdict(list)
         for row in live:
             by_date[row["date"]].append(row)
         paths = {day: frozenset(str(row["path"]) for row in rows) for day, rows in by_date.items()}
-        if lacking := {day for day, some in paths.items() if self.asked.get(day) != some}:
-            # what an ingest brings meanwhile is for the next rollups; what such rollups wrote must not go back
-            computed = self.computing.anew(self.lake, target, lacking, self.workers)
-            self.anew = {day: one for day, one in self.anew.items() if day not in lacking} | computed
-            self.asked = paths
+        if lacking := {day for day, files_now in paths.items() if self.requested.get(day) != files_now}:
+            # rows of a concurrent ingest are left to the next rollup; dates that a rollup replaced are computed again
+            results = self.computing.anew(self.lake, target, lacking, self.workers)
+            self.computed = {day: result for day, result in self.computed.items() if day not in lacking} | results
+            self.requested = paths
         jobs = []
         for day, rows in by_date.items():
-            if day in self.anew:
-                jobs.append(Job(tuple(rows), inputs=self.anew[day].inputs))
-                self.made[jobs[-1].name] = self.anew[day].files
+            if day in self.computed:
+                jobs.append(Job(tuple(rows), inputs=self.computed[day].inputs))
+                self.made[jobs[-1].name] = self.computed[day].files
             else:
                 jobs += [Job((row,)) for row in rows]
         return jobs
 
     def _jobs_back(self, live: Sequence[File]) -> "list[Job]":
-        """Return what to do to undo: where all that came of a file is there, that file's rows are what comes back."""
+        """Return the jobs to undo the migration.
+
+        If an old file exists and all its new files are live, the old file's rows are restored. Other files are
+        converted back.
+        """
         migration, by_path = self.migration, {row["path"]: row for row in live}
         plan = self._applied_by()
         facts = {} if plan is None else plan.body["facts"]
-        came: dict[str, list[str]] = defaultdict(list)
+        new_paths: dict[str, list[str]] = defaultdict(list)
         for old, new in facts.get("pairs", []):
-            came[old].append(new)
-        if migration.drops and {path for paths in came.values() for path in paths} - by_path.keys():
+            new_paths[old].append(new)
+        if migration.drops and {path for paths in new_paths.values() for path in paths} - by_path.keys():
             message = f"files were merged or rewritten since, and the values of {', '.join(migration.drops)} are gone"
             raise MigrationError(message, where=migration.label, hint="restore the table from a backup")
-        before = {} if plan is None else {row["path"]: row for row in plan.body["remove"].get(migration.table, [])}
-        there = {path: row for path, row in before.items() if self.lake.fs.exists(self._path(path))}
-        if migration.drops and came.keys() - there.keys():
+        removed = {} if plan is None else {row["path"]: row for row in plan.body["remove"].get(migration.table, [])}
+        existing = {path: row for path, row in removed.items() if self.lake.fs.exists(self._path(path))}
+        if migration.drops and new_paths.keys() - existing.keys():
             message = f"the files of before are gone, and with them the values of {', '.join(migration.drops)}"
             raise MigrationError(message, where=migration.label, hint="restore the table from a backup")
-        groups = [([old], paths) for old, paths in came.items()]
-        groups += [(some["out"], some["in"]) for some in facts.get("computed", [])]
+        groups = [([old], paths) for old, paths in new_paths.items()]
+        groups += [(entry["out"], entry["in"]) for entry in facts.get("computed", [])]
         jobs = []
-        for olds, news in groups:
-            if there.keys() >= set(olds) and by_path.keys() >= set(news):
-                jobs.append(Job(tuple(by_path.pop(path) for path in news), tuple(there[path] for path in olds)))
+        for old_group, new_group in groups:
+            if existing.keys() >= set(old_group) and by_path.keys() >= set(new_group):
+                restored = tuple(existing[path] for path in old_group)
+                jobs.append(Job(tuple(by_path.pop(path) for path in new_group), restored))
         return [*jobs, *(Job((row,)) for row in by_path.values())]
 
     def _applied_by(self) -> "Plan | None":
-        """Return the plan by which the migration was applied."""
+        """Return the plan that applied the migration; None if it is unknown."""
         row = last_applied(self.lake, self.migration.table)
         return read_plan(self.lake.store, row["plan"]) if row is not None else None
 
@@ -333,16 +345,16 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Files that become others together.
+    """Live files that are replaced together.
 
     Attributes
     ----------
     files
-        Live files; except for undoing what made several of one or several, it is one.
+        The live files. A rewrite has one; a computed date, or the undo of several new files, may have more.
     sources
-        To undo: the files of before that these were made of, as a plan names them; empty if they are not there.
+        For an undo: the old files whose rows are restored, as a plan lists them; empty if they do not exist any more.
     inputs
-        Digest of what a date of a derived table was computed from; empty where rows are rewritten.
+        Digest of the inputs of a computed date; empty if rows are rewritten.
     """
 
     files: tuple[File, ...]
@@ -351,15 +363,15 @@ class Job:
 
     @property
     def rows(self) -> int:
-        """Rows that it yields."""
+        """Number of rows of the new files of a rewrite."""
         return sum(file["num_records"] for file in self.sources or self.files)
 
     @property
     def is_computed(self) -> bool:
-        """Whether its rows are others than those that go."""
+        """Whether the new rows are computed, so that their number may differ."""
         return bool(self.inputs) or self.rows != sum(file["num_records"] for file in self.files)
 
     @property
     def name(self) -> str:
-        """Path of the first, by which it is noted."""
+        """Path of the first live file, which identifies the job in notes."""
         return str(self.files[0]["path"])

@@ -1,6 +1,6 @@
-"""What asks for columns that a migration renames, drops or converts, and whose it is.
+"""Finds users of columns that a migration renames, drops or converts: rollups, checks, metrics and consumers.
 
-Rollups, checks and metrics are found by what they say; consumers by what they asked lately (`ranklake.lake.query`).
+Rollups, checks and metrics are found in their definitions, consumers in the log of queries (`ranklake.lake.query`).
 """
 
 import re
@@ -23,37 +23,37 @@ if TYPE_CHECKING:
     from ranklake.lake.store.store import Store
 
 LATELY: Final = timedelta(days=90)
-"""How far back consumers are looked for."""
+"""Age of the log of queries in which consumers are searched."""
 
 _WORD: Final = re.compile(r"[a-z_][a-z0-9_]*")
 _TOKEN: Final = re.compile(r"""--[^\n]*|/\*|'(?:[^']|'')*'|"(?:[^"]|"")*\"""")
-"""Of SQL: comments, texts, and names in quotes."""
+"""SQL comments, string literals, and quoted names."""
 _EDGE: Final = re.compile(r"/\*|\*/")
-"""Where a comment begins or ends within one."""
+"""Begin or end of a nested comment."""
 _ROLLUPS: Final = Path(__file__).parent.parent / "rollups"
 
 
 @dataclass(frozen=True, slots=True)
 class Dependent:
-    """Something that names a column of a migration's table.
+    """A user of a column that a migration changes.
 
     Attributes
     ----------
     kind, name
-        ``rollup``, ``check``, ``metric`` or ``consumer``; and which.
+        ``rollup``, ``check``, ``metric`` or ``consumer``; and its name.
     column
-        Under its name before the migration.
+        Name of the column before the migration.
     owner
-        Whose it is, as its contract says; of a consumer the owner of the table.
+        Owner in the contract; for a consumer, the owner of the table.
     breaks
-        Whether it finds no such column afterwards, or numbers in another unit; false if it only sees a wider type, or
-        is answered under the former name.
+        Whether the column does not exist afterwards, or has another unit. False if only its type becomes wider, or the
+        former name can still be used.
     answers
-        Whether the former name goes on answering it.
+        Whether the former name can be used after the migration.
     until
-        Last day of that; None where nobody said one.
+        Last day on which the former name can be used; None for no limit.
     queries, last
-        Of a consumer: how many queries used the column lately, and when the last did.
+        For a consumer: number of recent queries with the column, and time of the last.
     """
 
     kind: str
@@ -68,7 +68,7 @@ class Dependent:
 
     @property
     def fate(self) -> str:
-        """What becomes of it, in a word or three."""
+        """The effect of the migration in a few words."""
         if not self.answers:
             return "breaks" if self.breaks else "goes on"
         return "answers" if self.until is None else f"answers until {self.until}"
@@ -80,7 +80,7 @@ class Dependent:
 
 
 def dependents(lake: "Lake", migration: "Migration") -> Iterator[Dependent]:
-    """Yield what names the columns that a migration touches, by the words that it uses: perhaps more than does."""
+    """Yield the users of columns that a migration changes. They are found by words; some may be false matches."""
     touched = {name: step.breaks_readers for step in migration.steps for name in step.touched}
     contracts = lake.contracts()
     owner = contracts[migration.table].owner
@@ -89,8 +89,8 @@ def dependents(lake: "Lake", migration: "Migration") -> Iterator[Dependent]:
             yield Dependent("rollup", name, column, owners or owner, touched[column])
     stored_in = _stored_in()
     for name, breaks in sorted(touched.items()):
-        for who, owners in stored_in.get(f"{migration.table}.{name}", ()):
-            yield Dependent("metric", who, name, owners, breaks)
+        for metric, owners in stored_in.get(f"{migration.table}.{name}", ()):
+            yield Dependent("metric", metric, name, owners, breaks)
         for check in contracts[migration.table].all_checks():
             if name in check.columns:
                 yield Dependent("check", check.id, name, owner, breaks)
@@ -99,7 +99,7 @@ def dependents(lake: "Lake", migration: "Migration") -> Iterator[Dependent]:
 
 
 def _answerable(lake: "Lake", migration: "Migration", touched: Mapping[str, bool], owner: str) -> Iterator[Dependent]:
-    """Yield those whom former names may answer: rollups of operators, and consumers."""
+    """Yield the users that may use former names: operators' rollups and consumers."""
     former, today = removed_names(migration), datetime.now(UTC).date()
     for name, contract in lake.contracts().items():
         for column in named_columns(contract.rollup.sql if contract.rollup else "", migration.table, touched):
@@ -111,7 +111,7 @@ def _answerable(lake: "Lake", migration: "Migration", touched: Mapping[str, bool
 
 
 def _by_name(store: "Store", migration: "Migration", owner: str) -> Iterator[Dependent]:
-    """Yield consumers of a table that gets another name, and until when the one that they ask by answers."""
+    """Yield the consumers of a table that the migration renames."""
     for step in migration.steps:
         if not isinstance(step, RenameTable):
             continue
@@ -120,13 +120,13 @@ def _by_name(store: "Store", migration: "Migration", owner: str) -> Iterator[Dep
         for use in logged_uses(store, today - LATELY, migration.table):
             uses_by_consumer.setdefault(use.consumer, []).append(use)
         answers = step.until is None or today <= step.until
-        for name, their_uses in sorted(uses_by_consumer.items()):
-            queries, last = max(use.queries for use in their_uses), max(use.last for use in their_uses)
+        for name, uses in sorted(uses_by_consumer.items()):
+            queries, last = max(use.queries for use in uses), max(use.last for use in uses)
             yield Dependent("consumer", name, "*", owner, not answers, answers, step.until, queries, last)
 
 
 def _packaged(catalog: "Catalog") -> Iterator[tuple[str, str, str]]:
-    """Yield name, owner and text of the queries of our rollups; the release that renames a column changes them."""
+    """Yield name, owner and query of the packaged rollups. A release that renames a column must change them."""
     contracts = catalog.contracts()
     for path in sorted(_ROLLUPS.glob("*.sql")):
         contract = contracts.get(path.stem)
@@ -134,13 +134,13 @@ def _packaged(catalog: "Catalog") -> Iterator[tuple[str, str, str]]:
 
 
 def named_columns(text: str, table: str, columns: Collection[str]) -> list[str]:
-    """Return the columns of a table whose names are in a query, by its words: perhaps more than it uses."""
+    """Return the columns of a table whose names appear as words in a query, which may not use all of them."""
     words = set(_WORD.findall(_code(text).lower()))
     return sorted(words.intersection(columns)) if table in words else []
 
 
 def _code(sql: str) -> str:
-    """Return a query without its comments, nested ones among them, and without texts: neither names a column."""
+    """Return a query without comments (nested ones, too) and string literals."""
     parts, at, depth = [], 0, 0
     while token := (_EDGE if depth else _TOKEN).search(sql, at):
         if not depth:
@@ -156,7 +156,7 @@ def _code(sql: str) -> str:
 def _dependent(
     kind: str, name: str, column: str, owner: str, former: "Mapping[str, Former]", today: date, *, breaks: bool
 ) -> Dependent:
-    """Return what may go on under a former name."""
+    """Return a dependent that breaks unless the former name of its column can be used."""
     former_name = former.get(column)
     if former_name is None or not former_name.answers(today):
         return Dependent(kind, name, column, owner, breaks)

@@ -1,4 +1,4 @@
-"""Drafts a migration from what two contracts of a table differ in."""
+"""Drafts a migration from the differences between two versions of a contract."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -37,28 +37,28 @@ FACTORS: Final = {
     ("kHz", "Hz"): 1_000,
     ("MHz", "Hz"): 1_000_000,
 }
-"""By old and new unit: what a value is multiplied by."""
+"""Conversion factors by old and new unit."""
 
 ANSWERS: Final = timedelta(days=365)
-"""How long queries may use a former name, from the day of the draft, unless whoever releases it says otherwise."""
+"""Default time for which queries may use a former name, from the day of the draft."""
 
 
 def draft(table: str, name: str, folder: Path | None = None) -> Path:
-    """Write the migration of a table's newest contract version; return its file.
+    """Write a draft of the next migration of a packaged table. Returns the path of the file.
 
-    A unit that is not known here gets the factor 0, which no migration may have: a person says it. Raises
-    `MigrationError` where there is nothing to draft.
+    For an unknown pair of units the draft contains the factor 0, which is invalid and must be replaced. Raises
+    `MigrationError` if there is nothing to draft.
     """
     folder = registry.FOLDER if folder is None else folder
-    every = registry.load_migrations(folder)
-    begin = max((one.to_version for one in every if one.table == table), default=1)
+    migrations = registry.load_migrations(folder)
+    begin = max((migration.to_version for migration in migrations if migration.table == table), default=1)
     newest = contract(table).version
     if begin >= newest:
         hint = f"run python -m ranklake.lake.contracts.freeze {table}, then raise `version:` in its contract"
         raise MigrationError(f"{table} has no version after {begin}", where=table, hint=hint)
     old, new = registry.contract_at(table, begin), registry.contract_at(table, begin + 1)
     facts = {
-        "number": len(every) + 1,
+        "number": len(migrations) + 1,
         "name": name,
         "table": table,
         "from": begin,
@@ -70,11 +70,12 @@ def draft(table: str, name: str, folder: Path | None = None) -> Path:
 
 
 def draft_own(lake: "Lake", table: str, name: str) -> Path:
-    """Write the migration of an operator's own table into the configured folder, and what it was; return its file.
+    """Write a draft of the next migration of an operator's table, and the snapshot of its earlier version.
 
-    Of a table of ours: of the columns that the folder adds to it, which have a version of their own. It leads from the
-    version that the lake was written under to the next, which the folder has. Raises
-    `MigrationError` where there is nothing to draft, and `ranklake.lake.contracts.errors.ContractError`.
+    Both are written into the configured folder. Returns the path of the migration. It leads from the version in the
+    lake to the next version, which the folder must contain. For a packaged table, it migrates the columns that the
+    folder adds. Raises `MigrationError` if there is nothing to draft, and
+    `ranklake.lake.contracts.errors.ContractError`.
     """
     own, known = lake.catalog.configured(), overlays.newest_overlay(lake.store)
     if own is None or table not in own.tables:
@@ -88,7 +89,7 @@ def draft_own(lake: "Lake", table: str, name: str) -> Path:
         hint = f"write version: {old.version + 1} into {table}.yaml"
         raise MigrationError(f"{table} has version {new.version}, the lake {old.version}", where=table, hint=hint)
     folder = Path(own.origin)
-    number = max((one.number for one in registry.load_own(known)), default=FIRST_OWN - 1) + 1
+    number = max((migration.number for migration in registry.load_own(known)), default=FIRST_OWN - 1) + 1
     facts = {
         "number": number,
         "name": name,
@@ -103,7 +104,7 @@ def draft_own(lake: "Lake", table: str, name: str) -> Path:
 
 
 def _write_draft(folder: Path, facts: dict[str, Any]) -> Path:
-    """Write a draft; return its path."""
+    """Write the file of a draft. Returns its path."""
     path = folder / f"{facts['number']:04d}_{facts['name']}.yaml"
     folder.mkdir(exist_ok=True)
     path.write_text(yaml.safe_dump(facts, sort_keys=False, allow_unicode=True), encoding="utf-8")

@@ -1,6 +1,7 @@
-"""What others did to tables: foreign commits, columns and properties, held against the contracts by column id.
+"""Finds changes of tables by other software: foreign commits, columns and properties that differ from the contracts.
 
-A table that only lags behind its contract has not drifted: it follows by itself, or `ranklake migrate apply` is due.
+A table of an older contract version has not drifted: its log is updated automatically, or `ranklake migrate apply` is
+due.
 """
 
 import json
@@ -30,19 +31,19 @@ if TYPE_CHECKING:
 
 READER: Final = 1
 WRITER: Final = 2
-"""Versions of Delta's protocol that tables are made with; what asks for more has a feature that readers may lack."""
+"""Versions of the Delta protocol of our tables. Tables with higher versions use features that readers may lack."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A finding.
+    """One change of a table by other software.
 
     Attributes
     ----------
     severity
-        ``error`` where rows may be lost, misread or exposed; else ``warning``.
+        ``error`` if rows may be lost, misread or exposed; else ``warning``.
     message, hint
-        What was found, in a clause, and what to do about it.
+        The change, as a clause, and how to fix it.
     """
 
     table: str
@@ -56,35 +57,33 @@ class Drift:
 
 
 def drift(lake: "Lake", tables: Collection[str] | None = None, commits: int = 50) -> list[Drift]:
-    """Return what others did to some tables of a lake, or to all. Nothing is changed.
+    """Return the changes of some tables (default: all) by other software. Read-only. Raises `LakeUnreachableError`.
 
     Parameters
     ----------
     commits
-        How many of the newest commits of each table to look at.
-
-    Raises `LakeUnreachableError`.
+        Number of the newest commits of each table to examine.
     """
     contracts = lake.contracts()
-    there = _folders(lake.store)
+    folders = _folders(lake.store)
     result = []
-    for name in sorted(there if tables is None else there & set(tables)):
+    for name in sorted(folders if tables is None else folders & set(tables)):
         if name not in contracts:
             hint = "name the overlay that has it, or take the folder out of the lake"
             result.append(Drift(name, "warning", "no contract knows the table", hint))
         elif (handle := latest(lake.tables, name)) is not None:
             contract = _as_of(contracts[name], handle)
-            sides = (
+            for deviations in (
                 _columns(handle, contract),
                 _properties(handle, contract),
                 _commits(lake.store, name, handle, commits),
-            )
-            result += [Drift(name, *deviation) for side in sides for deviation in side]
+            ):
+                result += [Drift(name, *deviation) for deviation in deviations]
     return result
 
 
 Deviation = tuple[str, str, str]
-"""Severity, what, hint."""
+"""Severity, message, hint."""
 
 
 def _folders(store: "Store") -> set[str]:
@@ -96,7 +95,7 @@ def _folders(store: "Store") -> set[str]:
 
 
 def _as_of(contract: "Contract", handle: DeltaTable) -> "Contract":
-    """Return the contract that a table is by, and what an overlay adds to it, as of the versions that the log says."""
+    """Return the contract, with an overlay's columns, at the versions in the table's log."""
     version, added = version_of(handle), added_version_of(handle)
     is_current = not 0 < version < contract.version
     if is_current and added >= contract.added_version:
@@ -106,15 +105,15 @@ def _as_of(contract: "Contract", handle: DeltaTable) -> "Contract":
         if contract.extended is None:
             return before
         own = added_at(contract.table, min(added, contract.added_version), contract.extended)
-    except MigrationError:  # of columns that only came nobody keeps what was before
+    except MigrationError:  # there is no snapshot if columns were only added
         return contract
     return replace(before, columns=(*before.columns, *own.columns), retired=(*before.retired, *own.retired))
 
 
 def _columns(handle: DeltaTable, contract: "Contract") -> Iterator[Deviation]:
-    meant = {field["metadata"]["id"]: field for field in contract_fields(contract)}
-    names = {field["name"]: id_ for id_, field in meant.items()}
-    retired = {str(one.id): one.name for one in contract.retired}
+    expected = {field["metadata"]["id"]: field for field in contract_fields(contract)}
+    names = {field["name"]: id_ for id_, field in expected.items()}
+    retired = {str(tombstone.id): tombstone.name for tombstone in contract.retired}
     seen: dict[str, str] = {}
     for field in fields_of(handle.schema()):
         name, id_ = field["name"], str(field["metadata"].get("id", ""))
@@ -130,44 +129,44 @@ def _columns(handle: DeltaTable, contract: "Contract") -> Iterator[Deviation]:
             yield "error" if name in names else "warning", f"column {name} {message}", hint
         elif id_ in retired:
             yield "warning", f"column {name} is retired, and still there", "run: ranklake migrate plan"
-        elif id_ not in meant:
+        elif id_ not in expected:
             yield "warning", f"column {name} (id {id_}) is in no contract here", "name the overlay, or upgrade ranklake"
         else:
-            yield from _column(field, meant[id_])
+            yield from _column(field, expected[id_])
         seen[id_ or name] = name
     if list(handle.metadata().partition_columns) != list(contract.partition):
         message = f"partitioned by {', '.join(handle.metadata().partition_columns) or 'nothing'}"
         yield "error", f"{message}, and not by {', '.join(contract.partition)}", "restore the table from a backup"
 
 
-def _column(field: Mapping[str, Any], meant: Mapping[str, Any]) -> Iterator[Deviation]:
+def _column(field: Mapping[str, Any], expected: Mapping[str, Any]) -> Iterator[Deviation]:
     hint = "restore the table's schema from before that commit; a contract changes by a migration"
-    pairs = [("name", field["name"], meant["name"]), ("type", field["type"], meant["type"])]
-    pairs += [(key, field["metadata"].get(key), meant["metadata"].get(key)) for key in ("unit", "class")]
+    pairs = [("name", field["name"], expected["name"]), ("type", field["type"], expected["type"])]
+    pairs += [(key, field["metadata"].get(key), expected["metadata"].get(key)) for key in ("unit", "class")]
     for key, actual, wanted in pairs:
         if actual != wanted:
-            yield "error", f"column {meant['name']}: its {key} is {actual}, and the contract says {wanted}", hint
-    if meant["nullable"] and not field["nullable"]:
-        yield "warning", f"column {meant['name']} may not be NULL, and the contract lets it", hint
+            yield "error", f"column {expected['name']}: its {key} is {actual}, and the contract says {wanted}", hint
+    if expected["nullable"] and not field["nullable"]:
+        yield "warning", f"column {expected['name']} may not be NULL, and the contract lets it", hint
 
 
 def _properties(handle: DeltaTable, contract: "Contract") -> Iterator[Deviation]:
     with reading_log(handle):
         configuration, protocol = handle.metadata().configuration, handle.protocol()
-    meant = table_configuration(contract)
-    for key in sorted(configuration.keys() - meant.keys()):
+    expected = table_configuration(contract)
+    for key in sorted(configuration.keys() - expected.keys()):
         yield (
             "warning",
             f"property {key} is {configuration[key]}, and ranklake sets none",
             f"unset it, if nobody needs it: {key}",
         )
-    for key in sorted(configuration.keys() & meant.keys() - OWN_CHOICE - {STATISTICS_PROPERTY}):
-        if configuration[key] != meant[key]:
+    for key in sorted(configuration.keys() & expected.keys() - OPERATOR_PROPERTIES - {STATISTICS_PROPERTY}):
+        if configuration[key] != expected[key]:
             severity = "error" if key == "delta.enableDeletionVectors" else "warning"
             yield (
                 severity,
-                f"property {key} is {configuration[key]}, and ranklake sets {meant[key]}",
-                f"set it back: {meant[key]}",
+                f"property {key} is {configuration[key]}, and ranklake sets {expected[key]}",
+                f"set it back: {expected[key]}",
             )
     classes = {column.name: column.class_ for column in contract.columns}
     for name in configuration.get(STATISTICS_PROPERTY, "").split(","):
@@ -194,22 +193,22 @@ def _commits(store: "Store", table: str, handle: DeltaTable, most: int) -> Itera
             yield "warning", message, "find out who wrote there; it changed no rows"
 
 
-OWN_CHOICE: Final = frozenset({TARGET_FILE_PROPERTY})
-"""Properties that an operator may set to another value."""
+OPERATOR_PROPERTIES: Final = frozenset({TARGET_FILE_PROPERTY})
+"""Table properties that an operator may set."""
 
-_AT_ONCE: Final = 100
+_BATCH: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A commit that ranklake did not write.
+    """A commit of other software.
 
     Attributes
     ----------
     version, operation
-        Its number in the log, and what it says that it did.
+        Version in the log, and the operation in its `commitInfo`.
     has_files
-        Whether files came or went.
+        Whether the commit adds or removes files.
     """
 
     version: int
@@ -218,15 +217,15 @@ class Foreign:
 
 
 def foreign_commits(store: "Store", table: str, handle: "DeltaTable", most: int) -> Iterator[Foreign]:
-    """Yield those of the newest commits of a table that ranklake did not write, oldest first.
+    """Yield the commits of other software among the `most` newest ones of a table, oldest first.
 
-    Every commit of ranklake has a transaction of its own, except the one that makes a table, and the one by which it
-    follows its contract. Commits that were cleaned up meanwhile are passed over.
+    Every commit of ranklake contains a transaction, except those that create a table or update its schema. Commits that
+    the log does not contain any more are skipped.
     """
     last = handle.version()
     versions = range(max(0, last + 1 - most), last + 1)
-    for at in range(0, len(versions), _AT_ONCE):
-        batch = versions[at : at + _AT_ONCE]
+    for at in range(0, len(versions), _BATCH):
+        batch = versions[at : at + _BATCH]
         paths = [store.path("tables", table, "_delta_log", f"{version:020}.json") for version in batch]
         contents = store.fs.cat(paths, on_error="omit")
         for version, path in zip(batch, paths, strict=True):
@@ -235,7 +234,7 @@ def foreign_commits(store: "Store", table: str, handle: "DeltaTable", most: int)
 
 
 def foreign(version: int, raw: bytes) -> Foreign | None:
-    """Return what a commit's bytes say of it if ranklake did not write it; None if it did. Nothing in them raises."""
+    """Parse the bytes of a commit. Returns None if ranklake wrote it. Never raises, whatever the bytes are."""
     info: dict[str, Any] = {}
     has_files = False
     for line in raw.splitlines():
@@ -250,13 +249,13 @@ def foreign(version: int, raw: bytes) -> Foreign | None:
         return None
     if FOLLOWS in info and not has_files:
         return None
-    if operation == "SET TBLPROPERTIES" and _changed_properties(info) <= OWN_CHOICE:
+    if operation == "SET TBLPROPERTIES" and _changed_properties(info) <= OPERATOR_PROPERTIES:
         return None
     return Foreign(version, operation, has_files)
 
 
 def _part(line: bytes, name: str) -> dict[str, Any]:
-    """Return what a line of a commit says under a name; nothing where it is no object: others write, too."""
+    """Return the object under a key in a line of a commit; an empty dictionary if there is none."""
     try:
         part = json.loads(line).get(name)
     except (ValueError, RecursionError):
@@ -265,7 +264,7 @@ def _part(line: bytes, name: str) -> dict[str, Any]:
 
 
 def _changed_properties(info: dict[str, Any]) -> set[str]:
-    """Return which properties a commit says that it set."""
+    """Return the names of the properties that a commit sets, from its `commitInfo`."""
     try:
         return set(json.loads(info["operationParameters"]["properties"]))
     except (KeyError, TypeError, ValueError, RecursionError):

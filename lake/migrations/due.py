@@ -1,4 +1,4 @@
-"""Migrations that are due in a lake, what each would do, and who recomputes derived tables. Nothing here writes."""
+"""Finds the due migrations of a lake and estimates their work. Declares how derived tables are computed. Read-only."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
     from ranklake.lake.tables.live_files import DataFile
 
 ROW_CPU_S: Final = 3e-6
-"""What writing a row of the widest fact again costs, about; less of narrow tables."""
+"""Estimated CPU seconds to rewrite a row of the widest fact table. Narrow tables need less."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueMigration:
-    """A migration that is due, and what it would do.
+    """A due migration, with an estimate of its work.
 
     Attributes
     ----------
     migration
-        Which.
+        The migration.
     files, rows, bytes
-        What would be rewritten; all 0 where only metadata changes.
+        Files to rewrite, with their rows and bytes; 0 if only metadata changes.
     cpu_s
-        What that takes, about.
+        Estimated CPU seconds.
     proposal
-        Name of the proposal to approve, where values would go; empty otherwise.
+        Name of the proposal to approve, if the migration drops values; else empty.
     is_computed
-        Whether dates are computed from their inputs, where these are there, and not rewritten.
+        Whether dates are computed from their inputs, if available, instead of rewritten.
     sealed
-        Columns under keys of people that get another name, which they have afterwards; None where they are dropped.
+        New names of columns under keys of people that the migration renames, by old name; None for dropped columns.
     """
 
     migration: "Migration"
@@ -82,13 +82,13 @@ class DueMigration:
 
 
 def due(lake: "Lake", table: str | None = None) -> Iterator[DueMigration]:
-    """Yield the migrations that tables of the lake need, in order.
+    """Yield the due migrations of a table (default: of all tables), in order.
 
-    Raises `MigrationError` where one is missing or was edited, or would compute with what keys of people sealed, and
+    Raises `MigrationError` if one is missing, was edited, or would compute with columns under keys of people; and
     `NewerTableError`.
     """
     history(lake)
-    proposals = {one.label: one for one in migration_proposals(lake).values()}
+    proposals = {proposal.label: proposal for proposal in migration_proposals(lake).values()}
     pairs: list[tuple[Migration, DeltaTable]] = []
     contracts = lake.contracts()
     for name in contracts if table is None else [lake.contract(table).table]:
@@ -99,19 +99,19 @@ def due(lake: "Lake", table: str | None = None) -> Iterator[DueMigration]:
         version, added = max(version_of(handle), 1), added_version_of(handle)
         if version > wanted.version or added > wanted.added_version:
             refuse_unfit(handle, wanted)
-        every = chain_of_all(wanted, version, added, overlay=lake.catalog.overlay)
-        pairs += [(one, handle) for one in every]
+        migrations = chain_of_all(wanted, version, added, overlay=lake.catalog.overlay)
+        pairs += [(migration, handle) for migration in migrations]
     for migration, handle in sorted(pairs, key=lambda pair: (not pair[0].is_of_added, pair[0].number)):
         _hold_digests(migration, lake.catalog)
         refuse_sealed(lake, migration)
-        every = files(handle)
-        live = every if not migration.is_metadata_only else every.slice(0, 0)
+        live = files(handle)
+        if migration.is_metadata_only:
+            live = live.slice(0, 0)
         rows, size = (int(pc.sum(live[name]).as_py() or 0) for name in ("num_records", "size_bytes"))
         proposal = proposals[migration.label].name if migration.drops else ""
-        derived = (
-            contracts[migration.table].kind == "derived" and migration.to_version == contracts[migration.table].version
-        )
-        computed = derived and not migration.is_metadata_only
+        contract = contracts[migration.table]
+        is_current = contract.kind == "derived" and migration.to_version == contract.version
+        is_computed = is_current and not migration.is_metadata_only
         yield DueMigration(
             migration,
             live.num_rows,
@@ -119,7 +119,7 @@ def due(lake: "Lake", table: str | None = None) -> Iterator[DueMigration]:
             size,
             rows * ROW_CPU_S,
             proposal,
-            computed,
+            is_computed,
             renamed_or_dropped(lake, migration),
         )
 
@@ -140,10 +140,10 @@ _HINT_BACK = "go on with this release; nothing was changed"
 
 
 def refuse_sealed(lake: "Lake", migration: "Migration", *, backwards: bool = False) -> None:
-    """Raise `MigrationError` where a migration, or undoing it, would have values of people in clear, or make none.
+    """Raise `MigrationError` if a migration, or its undo, cannot handle columns under keys of people.
 
-    That is where it computes with a column that was ever stored under keys, and where the contract that it leads to
-    could not have such a column under them, unless ``[subjects] clear`` names it.
+    It must not compute with a column that was ever stored under keys, because its values are encrypted. And its target
+    contract must allow such columns to be stored under keys, unless ``[subjects] clear`` lists them.
     """
     contract = lake.contract(migration.table)
     stored = sealed_columns(lake.store, contract)
@@ -158,46 +158,46 @@ def refuse_sealed(lake: "Lake", migration: "Migration", *, backwards: bool = Fal
     _, new = ends_of(migration, lake.catalog.overlay)
     wanted = stored.keys() - columns_in_clear(lake, contract)
     for column in new.columns:
-        why = unfit_to_seal(new, column) if column.id in wanted and not migration.is_of_added else ""
-        if why:
-            message = f"{migration.table}.{column.name} is stored under keys of people, and afterwards {why}"
+        reason = unfit_to_seal(new, column) if column.id in wanted and not migration.is_of_added else ""
+        if reason:
+            message = f"{migration.table}.{column.name} is stored under keys of people, and afterwards {reason}"
             hint = "write another contract, or name it in clear under [subjects] if it is to be so from now on"
             raise MigrationError(message, where=migration.label, hint=hint)
 
 
 def renamed_or_dropped(lake: "Lake", migration: "Migration") -> "Mapping[str, str | None]":
-    """Return the columns under keys of people that have another name after a migration, by that of before; or none."""
+    """Return new names of columns under keys of people that a migration renames, by old name; None if it drops them."""
     contract = lake.contract(migration.table)
     stored = sealed_columns(lake.store, contract).keys() - columns_in_clear(lake, contract)
     if not stored:
         return {}
     old, new = ends_of(migration, lake.catalog.overlay)
     after = {column.id: column.name for column in new.columns}
-    mine = {column.name: after.get(column.id) for column in old.columns if column.id in stored}
-    return {before: now for before, now in mine.items() if before != now}
+    names = {column.name: after.get(column.id) for column in old.columns if column.id in stored}
+    return {before: now for before, now in names.items() if before != now}
 
 
 def _computed(catalog: "Catalog", migration: "Migration", *, backwards: bool) -> "Iterator[tuple[int, str]]":
-    """Yield columns that others are computed of, by id and by the name that they have outside of the migration."""
+    """Yield id and name of the columns from which a migration, or its undo, computes others."""
     old, new = ends_of(migration, catalog.overlay)
-    outside: Mapping[int, str] = {column.id: column.name for column in (new if backwards else old).columns}
+    names: Mapping[int, str] = {column.id: column.name for column in (new if backwards else old).columns}
     for place, step in enumerate(migration.steps):
         if isinstance(step, Computed):
             shapes = shapes_after(migration.steps[: place + backwards], old, new)
             for name in step.came if backwards else step.sources:
-                yield shapes[name].id, outside.get(shapes[name].id, name)
+                yield shapes[name].id, names.get(shapes[name].id, name)
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedDate:
-    """A date of a derived table, computed from its inputs.
+    """A date of a derived table that was computed from its inputs.
 
     Attributes
     ----------
     files
-        Its rows, in no commit yet.
+        New files, not committed yet.
     inputs
-        Digest of what it was computed from.
+        Digest of the inputs.
     """
 
     files: "tuple[DataFile, ...]"
@@ -208,30 +208,29 @@ class Computing(Protocol):
     """Computes dates of derived tables."""
 
     def place(self, lake: "Lake", table: str) -> int:
-        """Return where a table comes among those that are computed: after what it reads; 0 for what is not computed."""
+        """Return the position of a table in the order of computation, after its inputs; 0 for other tables."""
 
     def anew(
         self, lake: "Lake", target: "Contract", days: Collection[date], workers: "Workers"
     ) -> dict[date, ComputedDate]:
-        """Compute dates of a table under a contract, and write their rows; commit nothing.
+        """Compute dates of a table under a contract, and write their rows as files without a commit.
 
-        What cannot be computed is left out: dates whose inputs are gone, damaged or held back, tables that are not
-        computed by this release under this contract, or read others that wait for a migration themselves.
+        Leaves out dates that cannot be computed: their inputs were removed, are damaged or are held; this release does
+        not compute the table under this contract; or an input table waits for a migration.
         """
 
     def standing(self, lake: "Lake", target: "Contract", days: Mapping[date, str]) -> dict[date, bool]:
-        """Compute dates once more; return whether the table holds just that.
+        """Compute dates again. Returns for each date whether the table has the same rows.
 
         Parameters
         ----------
         days
-            Each with the digest of its inputs. Dates with other inputs by now, or without, are left out.
+            Dates, each with the digest of its inputs. Dates whose inputs changed or do not exist are left out.
         """
 
 
 def in_order(lake: "Lake", items: "Iterable[DueMigration]", computing: Computing | None) -> "list[DueMigration]":
-    """Return what is due with derived tables last, each after those that it is computed from."""
-    every = list(items)
+    """Sort due migrations so that derived tables come last, each after its inputs."""
     if computing is None:
-        return every
-    return sorted(every, key=lambda item: (computing.place(lake, item.migration.table), item.migration.number))
+        return list(items)
+    return sorted(items, key=lambda item: (computing.place(lake, item.migration.table), item.migration.number))

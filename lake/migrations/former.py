@@ -1,4 +1,4 @@
-"""The names that columns of a table had before its migrations, and what each stands for now."""
+"""Former names of columns and tables, from before migrations, and the expressions that replace them now."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 
 def former_names(contract: "Contract") -> Mapping[str, Former]:
-    """Return the names that columns had before the version of a contract, by name.
+    """Return the former names of a contract's columns, by name.
 
-    A name that a column has now is no former one, whatever it meant. Of two columns that had a name, it stands for the
-    later one. Raises `ranklake.lake.migrations.steps.step.MigrationError` where migrations cannot be read.
+    A name that a current column has is not a former name. If several columns had a name, it refers to the last of them.
+    Raises `ranklake.lake.migrations.steps.step.MigrationError` if migrations cannot be read.
     """
     names = _up_to(contract, registry.FOLDER, contract.operators)
-    return {name: one for name, one in names.items() if name not in contract}
+    return {name: former for name, former in names.items() if name not in contract}
 
 
 def former_tables(contracts: "Mapping[str, Contract]") -> dict[str, FormerTable]:
-    """Return the names that tables had, by name; until they say otherwise, those of their folders answer.
+    """Return the former names of tables, by name. The name of a table's folder is one of them.
 
-    Raises `ranklake.lake.migrations.steps.step.MigrationError` where migrations cannot be read.
+    Raises `ranklake.lake.migrations.steps.step.MigrationError` if migrations cannot be read.
     """
-    renamed = {name: one for name, one in contracts.items() if one.called}
-    renamed_tables = {name: FormerTable(name, name, one.called) for name, one in renamed.items()}
-    overlay = next((one.overlay for one in renamed.values() if one.overlay is not None), None)
+    renamed = {name: contract for name, contract in contracts.items() if contract.called}
+    renamed_tables = {name: FormerTable(name, name, contract.called) for name, contract in renamed.items()}
+    overlay = next((contract.overlay for contract in renamed.values() if contract.overlay is not None), None)
     for migration in registry.load_migrations(overlay=overlay):
         if migration.table not in renamed or migration.to_version > renamed[migration.table].version:
             continue
@@ -49,7 +49,7 @@ def former_tables(contracts: "Mapping[str, Contract]") -> dict[str, FormerTable]
 
 
 def removed_names(migration: "Migration") -> Mapping[str, Former]:
-    """Return the names that one migration takes away, by name; columns between two of its steps among them."""
+    """Return the names that a migration removes, by name, including names that exist only between its steps."""
     return _after({}, migration)
 
 
@@ -63,7 +63,7 @@ def _up_to(contract: "Contract", folder: Path, overlay: "Overlay | None") -> Map
 
 
 def _after(known: Mapping[str, Former], migration: "Migration") -> dict[str, Former]:
-    """Return former names as a migration leaves them, with those that it makes."""
+    """Update former names by a migration, and add the names that it removes."""
     names = dict(known)
     for step in migration.steps:
         names = {name: follow_step(former, step, migration.label) for name, former in names.items()}
@@ -75,32 +75,31 @@ def _after(known: Mapping[str, Former], migration: "Migration") -> dict[str, For
 
 
 def follow_step(former: Former, step: "Step", label: str) -> Former:
-    """Return what a former name stands for after a step."""
+    """Return a former name with its replacement after a step."""
     if former.by:
         return _computed(former, tuple(follow_step(part, step, label) for part in former.parts), label)
-    lead = step.successor(former.now) if former.now else None
-    if lead is None:
+    successor = step.successor(former.now) if former.now else None
+    if successor is None:
         return former if not former.now else _replacement_sql(former, step, label)
-    factor, offset = former.factor * lead.factor, former.offset * lead.factor + lead.offset
-    return replace(former, now=lead.name, factor=factor, offset=offset, unit=lead.unit or former.unit)
+    factor, offset = former.factor * successor.factor, former.offset * successor.factor + successor.offset
+    return replace(former, now=successor.name, factor=factor, offset=offset, unit=successor.unit or former.unit)
 
 
 def _replacement_sql(former: Former, step: "Step", label: str) -> Former:
-    """Return what a former name stands for after a step that takes its column away: SQL over others, or nothing."""
+    """Return a former name after a step that removes its column: with an SQL expression, or without replacement."""
     by, names = step.former_expression(former.now)
     if not by:
         return replace(former, now="", migration=label, until=None)
-    if former.is_converted:  # first what the column was, then what the former name was of that
-        whole = _computed(
-            replace(former, name=former.now, by=by), tuple(Former(one, one, label) for one in names), label
-        )
+    parts = tuple(Former(name, name, label) for name in names)
+    if former.is_converted:  # first compute the removed column, then convert it back to the former unit
+        column = _computed(replace(former, name=former.now, by=by), parts, label)
         scaled = f'(CAST("{former.now}" AS DOUBLE) - {former.offset!r}) / {former.factor!r}'
-        return _computed(replace(former, by=scaled, factor=1.0, offset=0.0), (whole,), label)
-    return _computed(replace(former, by=by), tuple(Former(one, one, label) for one in names), label)
+        return _computed(replace(former, by=scaled, factor=1.0, offset=0.0), (column,), label)
+    return _computed(replace(former, by=by), parts, label)
 
 
 def _computed(former: Former, parts: tuple[Former, ...], label: str) -> Former:
-    """Return a former name that is computed of others; it stands for nothing where one of these is gone."""
+    """Return a former name that is computed from others; without replacement if one of these has none."""
     if not all(part.now for part in parts):
         return replace(former, now="", migration=label, until=None, by="", parts=())
     result = replace(former, parts=parts)

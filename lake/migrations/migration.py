@@ -1,4 +1,4 @@
-"""A migration: its file, the kinds of its steps, held against the two contracts that it leads from and to."""
+"""A migration: its file, its steps, and their validation against the two contract versions."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -33,11 +33,11 @@ KINDS: Final[Mapping[str, Callable[..., Step]]] = {
     "merge": Merge,
     "rename_table": RenameTable,
 }
-"""Classes of steps by first key; what else stands in one is ``$defs/step_<first key>`` of the contracts' schema."""
+"""Classes of steps by the first key of a step. ``$defs/step_<first key>`` of the contracts' schema has all keys."""
 
 
 def read_steps(file: OperatorFile) -> tuple[Step, ...]:
-    """Return the steps of a migration's file as far as they are sound; what is not is noted with the file."""
+    """Return the valid steps of a migration's file. Adds problems of the others to the file."""
     steps = []
     for index, facts in enumerate(file.content["steps"]):
         at, first = ("steps", index), str(next(iter(facts)))
@@ -56,18 +56,18 @@ def read_steps(file: OperatorFile) -> tuple[Step, ...]:
 
 
 def step_of(facts: Mapping[str, Any]) -> Step:
-    """Return the step that a sound line of a migration's file says. Raises `ValueError` for a day that is none."""
-    (_, first), *rest = facts.items()
-    make = KINDS[next(iter(facts))]
-    return make(_freeze(first), **{key: _day(value) if key == "until" else _freeze(value) for key, value in rest})
+    """Return the step for a validated entry of a migration's file. Raises `ValueError` for an invalid date."""
+    (kind, first), *rest = facts.items()
+    options = {key: _day(value) if key == "until" else _freeze(value) for key, value in rest}
+    return KINDS[kind](_freeze(first), **options)
 
 
 def _day(value: str | date) -> date:
     return value if isinstance(value, date) else date.fromisoformat(value)
 
 
-def _freeze(value: Any) -> Any:  # noqa: ANN401 - whatever YAML gives
-    """Return a value that a frozen step may hold: lists and mappings as tuples."""
+def _freeze(value: Any) -> Any:  # noqa: ANN401 - any YAML value
+    """Return a hashable value: lists and mappings as tuples."""
     if isinstance(value, dict):
         return tuple(value.items())
     return tuple(value) if isinstance(value, list) else value
@@ -84,18 +84,18 @@ class Migration:
     Attributes
     ----------
     number, name
-        As in its file's name, ``0003_examples.yaml``.
+        As in the name of its file, ``0003_examples.yaml``.
     table, from_version, to_version
-        Which table's contract, and from which version to which; the second is the next. Of columns that an overlay adds
-        to a table of ours: versions of these alone.
+        The table, and the contract versions before and after; `to_version` is the next one. For columns that an overlay
+        adds to a packaged table, these are versions of the added columns.
     from_digest, to_digest
-        What `ranklake.lake.contracts.freeze.contract_digest` says of both contracts.
+        `ranklake.lake.contracts.freeze.contract_digest` of both contract versions.
     steps
-        In their order.
+        The steps in their order.
     sha256
-        Of the file's text.
+        SHA-256 of the file's text.
     path
-        The file.
+        Path of the file.
     """
 
     number: int
@@ -111,46 +111,46 @@ class Migration:
 
     @property
     def is_of_added(self) -> bool:
-        """Whether it is of columns that an overlay adds to a table of ours."""
+        """Whether it migrates columns that an overlay adds to a packaged table."""
         return is_of_added(self.number, self.table)
 
     def version_in(self, handle: "DeltaTable") -> int:
-        """Return at which of its versions a table is; the first where the log says none."""
+        """Return the version of a table, or of its added columns, in the log; 1 if the log has none."""
         return added_version_of(handle) if self.is_of_added else max(version_of(handle), 1)
 
     def version_of(self, contract: Contract) -> int:
-        """Return at which of its versions a contract is."""
+        """Return the version of a contract, or of its added columns."""
         return contract.added_version if self.is_of_added else contract.version
 
     @property
     def is_metadata_only(self) -> bool:
-        """Whether no stored file has to be rewritten."""
+        """Whether applying it rewrites no data file."""
         return self.keeps_files(backwards=False)
 
     def keeps_files(self, *, backwards: bool) -> bool:
-        """Whether no stored file has to be rewritten, to apply it or to undo it."""
+        """Whether applying it, or with `backwards` undoing it, rewrites no data file."""
         return all(step.keeps_files_back if backwards else step.keeps_files for step in self.steps)
 
     @property
     def drops(self) -> Names:
-        """Columns whose values go for good."""
+        """Columns whose values are lost."""
         return tuple(name for step in self.steps for name in step.lost)
 
     @property
     def label(self) -> str:
-        """Number and name."""
+        """Number and name, as in ``0003_examples``."""
         return f"{self.number:04d}_{self.name}"
 
     def upgrade_rows(self, rows: pa.Table) -> pa.Table:
-        """Return rows of the earlier contract as those of the later. Raises an Arrow error if a value does not fit."""
+        """Convert rows from the earlier to the later contract. Raises an Arrow error if a value does not fit."""
         for step in self.steps:
             rows = step.rows(rows)
         return rows
 
     def downgrade_rows(self, rows: pa.Table) -> pa.Table:
-        """Return rows of the later contract as rows of the earlier. Raises likewise.
+        """Convert rows from the later to the earlier contract. Raises an Arrow error if a value does not fit.
 
-        Dropped columns stay away, and so does what would be computed back from one.
+        Dropped columns, and columns that would be computed from them, are missing in the result.
         """
         unknown: Names = ()
         for step in reversed(self.steps):
@@ -160,7 +160,7 @@ class Migration:
 
 
 def is_of_added(number: int, table: str) -> bool:
-    """Whether a migration of a number is of columns that an overlay adds to a table of ours."""
+    """Whether a migration with this number migrates columns that an overlay adds to a packaged table."""
     return number >= FIRST_OWN and table in table_names()
 
 
@@ -170,7 +170,7 @@ def read_migration(path: Path) -> Migration:
 
 
 def parse_migration(file: OperatorFile) -> Migration:
-    """Return the migration that a file says. Raises `MigrationError` for all that is wrong with it."""
+    """Return the migration of a file. Raises `MigrationError` with all problems."""
     validate(file, "migration")
     facts = file.content
     migration = Migration(
@@ -194,7 +194,7 @@ def parse_migration(file: OperatorFile) -> Migration:
 
 
 def shapes_after(steps: Sequence[Step], old: Contract, new: Contract) -> Shapes:
-    """Return the columns that steps make of a contract's. Raises `MigrationError` where a step cannot be."""
+    """Return the shapes of a contract's columns after some steps. Raises `MigrationError` for an invalid step."""
     shapes = {column.name: shape_of(column) for column in old.columns}
     after = {column.name: shape_of(column) for column in new.columns}
     for step in steps:
@@ -203,7 +203,7 @@ def shapes_after(steps: Sequence[Step], old: Contract, new: Contract) -> Shapes:
 
 
 def grain_after(steps: Sequence[Step], old: Contract) -> Names:
-    """Return the key that steps make of a contract's. Raises `MigrationError` where a step cannot be."""
+    """Return the unique key of a contract after some steps. Raises `MigrationError` for an invalid step."""
     grain = old.grain
     for step in steps:
         grain = step.grain(grain)
@@ -211,7 +211,7 @@ def grain_after(steps: Sequence[Step], old: Contract) -> Names:
 
 
 def name_after(steps: Sequence[Step], old: Contract) -> str:
-    """Return what queries call a table after steps. Raises `MigrationError` where a step cannot be."""
+    """Return the name of a table in queries after some steps. Raises `MigrationError` for an invalid step."""
     name = old.name
     for step in steps:
         if isinstance(step, RenameTable):
@@ -221,9 +221,9 @@ def name_after(steps: Sequence[Step], old: Contract) -> str:
     return name
 
 
-def hold(migration: Migration, old: Contract, new: Contract) -> None:
-    """Raise `MigrationError` where a migration does not lead from one contract to the other."""
-    meant = {column.id: shape_of(column) for column in new.columns}
+def check_target(migration: Migration, old: Contract, new: Contract) -> None:
+    """Raise `MigrationError` if a migration's steps do not convert one contract to the other."""
+    expected = {column.id: shape_of(column) for column in new.columns}
     try:
         shapes = {shape.id: shape for shape in shapes_after(migration.steps, old, new).values()}
         grain = grain_after(migration.steps, old)
@@ -236,9 +236,9 @@ def hold(migration: Migration, old: Contract, new: Contract) -> None:
     if grain != new.grain:
         message = f"its steps lead to the key {', '.join(grain)} and not to {', '.join(new.grain)}"
         raise MigrationError(message, where=migration.path, hint="a table keeps its key; restore its grain")
-    for id_ in sorted(meant.keys() | shapes.keys()):
-        if meant.get(id_) != shapes.get(id_):
-            shape = meant.get(id_) or shapes[id_]
+    for id_ in sorted(expected.keys() | shapes.keys()):
+        if expected.get(id_) != shapes.get(id_):
+            shape = expected.get(id_) or shapes[id_]
             message = (
                 f"its steps do not lead to version {migration.to_version} of {migration.table}: column {shape.name}"
             )

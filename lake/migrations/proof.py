@@ -1,4 +1,4 @@
-"""Proves what a migration did, by reading the files of before beside those that it made of them."""
+"""Verifies an applied migration by comparing its new files with the old files from which they were made."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,25 +32,25 @@ _KEY = ("incarnation", "segment", "slot")
 
 @dataclass(slots=True)
 class Proof:
-    """What was compared, and what is wrong.
+    """Result of `verify`.
 
     Attributes
     ----------
     migration, table, plan
-        Which migration, of which table, by which plan.
+        Label of the migration, its table, and the number of its plan.
     files, rows
-        Files that were compared with those of before, and their rows.
+        Number of new files that were compared, and of their rows.
     computed
-        Dates of a derived table that were computed from their inputs, and come out as they stand.
+        Number of dates of a derived table that were computed again with the same result.
     gone
-        Files and dates that cannot be compared any more: one of the two was merged or vacuumed, or inputs are
-        others by now.
+        Number of files and dates that cannot be compared: an old or new file was merged or deleted, or the inputs
+        changed.
     untouched
-        Columns that have the same values that they had.
+        Columns with unchanged values.
     ranges
-        Least and greatest value of converted columns, before and after.
+        Minimum and maximum of converted columns, before and after.
     faults
-        What is wrong, a line each.
+        Problems, one line each.
     """
 
     migration: str
@@ -66,38 +66,38 @@ class Proof:
 
 
 def verify(lake: "Lake", table: str, computing: "Computing | None" = None) -> Proof:
-    """Prove the migration of a table that was applied last. Raises `MigrationError` where there is none."""
+    """Verify a table's last applied migration. Raises `MigrationError` if there is none."""
     row = last_applied(lake, table)
     plan = read_plan(lake.store, row["plan"]) if row is not None else None
-    known = load_migrations(overlay=lake.catalog.overlay)
-    migration = next((one for one in known if row is not None and one.number == row["number"]), None)
+    migrations = load_migrations(overlay=lake.catalog.overlay)
+    migration = next((known for known in migrations if row is not None and known.number == row["number"]), None)
     if plan is None or migration is None:
         raise MigrationError(f"no migration of {table} was applied", where=table, hint="see the table migrations")
     proof = Proof(migration.label, table, plan.number)
-    before = {gone["path"]: gone for gone in plan.body["remove"].get(table, [])}
-    after = {made["path"]: made for made in plan.body["add"]}
-    came: dict[str, list[str]] = defaultdict(list)
+    removed = {row["path"]: row for row in plan.body["remove"].get(table, [])}
+    added = {row["path"]: row for row in plan.body["add"]}
+    new_paths: dict[str, list[str]] = defaultdict(list)
     for old, new in plan.body["facts"]["pairs"]:
-        came[old].append(new)
+        new_paths[old].append(new)
     target = _target(migration, lake.catalog)
-    for old, news in came.items():
-        if not all(lake.fs.exists(lake.path("tables", table, path)) for path in (old, *news)):
+    for old, paths in new_paths.items():
+        if not all(lake.fs.exists(lake.path("tables", table, path)) for path in (old, *paths)):
             proof.gone += 1
             continue
         parts = []
-        for facts in map(after.__getitem__, news):
-            made = {**facts, "num_records": facts["rows"], "date": facts["partition"]}
-            parts.append(stored_rows(lake.tables, table, made))
+        for facts in map(added.__getitem__, paths):
+            file = {**facts, "num_records": facts["rows"], "date": facts["partition"]}
+            parts.append(stored_rows(lake.tables, table, file))
             if sort_order(parts[-1], sort_names(target))[0] is not None:
-                proof.faults.append(f"rows of {made['path']} are not sorted by {', '.join(target.sort)}")
-        proof.files += len(news)
-        _compare(proof, migration, stored_rows(lake.tables, table, before[old]), concatenate(parts))
-    _compute(proof, lake, target, plan.body["facts"].get("computed", []), computing)
+                proof.faults.append(f"rows of {file['path']} are not sorted by {', '.join(target.sort)}")
+        proof.files += len(paths)
+        _compare(proof, migration, stored_rows(lake.tables, table, removed[old]), concatenate(parts))
+    _verify_computed(proof, lake, target, plan.body["facts"].get("computed", []), computing)
     return proof
 
 
 def _target(migration: "Migration", catalog: "Catalog") -> "Contract":
-    """Return the contract that rows were written under; the order of rows is ours, whoever's columns were migrated."""
+    """Return the contract with the sort order of the new files; for an overlay's columns, that of the whole table."""
     return (
         contract_at(migration.table, contract(migration.table).version)
         if migration.is_of_added
@@ -105,18 +105,20 @@ def _target(migration: "Migration", catalog: "Catalog") -> "Contract":
     )
 
 
-def _compute(
-    proof: Proof, lake: "Lake", target: "Contract", every: Sequence[Mapping[str, Any]], computing: "Computing | None"
+def _verify_computed(
+    proof: Proof, lake: "Lake", target: "Contract", dates: Sequence[Mapping[str, Any]], computing: "Computing | None"
 ) -> None:
-    """Compute dates once more that were computed, as far as they and their inputs are as they were."""
+    """Compute dates again that the migration computed, if their files and inputs are unchanged, and compare them."""
     handle = latest(lake.tables, target.table)
     live = set() if handle is None else live_paths(handle)
-    days = {_day(some["in"][0]): some["of"] for some in every if some["in"] and some["of"] and live >= set(some["in"])}
-    unchanged = {} if computing is None or not days else computing.standing(lake, target, days)
-    proof.computed = sum(unchanged.values())
-    proof.gone += len(every) - len(unchanged)
+    days = {
+        _day(entry["in"][0]): entry["of"] for entry in dates if entry["in"] and entry["of"] and live >= set(entry["in"])
+    }
+    equal = {} if computing is None or not days else computing.standing(lake, target, days)
+    proof.computed = sum(equal.values())
+    proof.gone += len(dates) - len(equal)
     proof.faults += [
-        f"{day} comes out otherwise than it stands" for day, stands in sorted(unchanged.items()) if not stands
+        f"{day} comes out otherwise than it stands" for day, is_equal in sorted(equal.items()) if not is_equal
     ]
 
 
@@ -131,10 +133,10 @@ def _compare(proof: Proof, migration: "Migration", old: pa.Table, new: pa.Table)
         return
     touched = {name for step in migration.steps for name in step.touched}
     expected = concatenate([migration.upgrade_rows(old)])
-    both = [name for name in expected.column_names if name in new.column_names]
-    order = [name for name in _KEY if name in both]
+    common = [name for name in expected.column_names if name in new.column_names]
+    order = [name for name in _KEY if name in common]
     if len(order) < len(_KEY):
-        order = [name for name in both if not pa.types.is_list(new[name].type)]
+        order = [name for name in common if not pa.types.is_list(new[name].type)]
     if order:
         expected, new = (rows.sort_by([(name, "ascending") for name in order]) for rows in (expected, new))
     for name in expected.column_names:
@@ -147,7 +149,7 @@ def _compare(proof: Proof, migration: "Migration", old: pa.Table, new: pa.Table)
             proof.untouched.add(name)
     for name, ends in _ranges(migration, old, new):
         extremes = proof.ranges.setdefault(name, ends)
-        proof.ranges[name] = {which: _widen_bounds(extremes[which], ends[which]) for which in ends}
+        proof.ranges[name] = {time: _widen_bounds(extremes[time], ends[time]) for time in ends}
 
 
 def _ranges(migration: "Migration", old: pa.Table, new: pa.Table) -> Iterator[tuple[str, dict[str, list[float]]]]:

@@ -1,4 +1,4 @@
-"""What became of migrations in a lake: rows of the table ``migrations``."""
+"""The register of migrations in a lake: the table ``migrations``, which records approvals, applications and undos."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -22,28 +22,28 @@ APPROVED: Final = "approved"
 
 
 def history(lake: "Lake") -> list[dict[str, Any]]:
-    """Return the rows of the table, oldest first; those of plans that are not finished are left away.
+    """Return the rows of the register, oldest first, without rows of unfinished plans.
 
-    Raises `MigrationError` where a migration that was applied is another now.
+    Raises `MigrationError` if the file of an applied migration was changed.
     """
     rows = read(lake.tables, contract(TABLE)).to_pylist()
     if not rows:
         return []
     finished = last_finished(lake.tables)
-    known = {one.number: one for one in load_migrations(overlay=lake.catalog.overlay)}
-    applied = [row for row in sorted(rows, key=lambda row: row["ts"]) if (row["plan"] or 0) <= finished]
-    last = {row["number"]: row for row in applied if row["status"] != APPROVED}
+    known = {migration.number: migration for migration in load_migrations(overlay=lake.catalog.overlay)}
+    valid = [row for row in sorted(rows, key=lambda row: row["ts"]) if (row["plan"] or 0) <= finished]
+    last = {row["number"]: row for row in valid if row["status"] != APPROVED}
     for number, row in last.items():
         if row["status"] == APPLIED and number in known and known[number].sha256 != row["sha256"]:
             message = f"migration {known[number].label} was edited after it was applied"
             raise MigrationError(
                 message, where=known[number].path, hint="restore the file, and write another migration"
             )
-    return applied
+    return valid
 
 
 def last_applied(lake: "Lake", table: str) -> dict[str, Any] | None:
-    """Return the row of the migration of a table that was applied last and not undone since; None if there is none."""
+    """Return the row of a table's last applied migration that was not undone; None if there is none."""
     stack: list[dict[str, Any]] = []
     for row in history(lake):
         if row["table"] == table and row["status"] == APPLIED:
@@ -54,7 +54,7 @@ def last_applied(lake: "Lake", table: str) -> dict[str, Any] | None:
 
 
 def note(tables: "Tables", migration: "Migration", plan: "Plan") -> None:
-    """Write down, once, that a plan carried a migration out or undid it."""
+    """Add a row for a plan that applied or undid a migration, unless the register has it."""
     facts = plan.body["facts"]
     status = REVERTED if facts["backwards"] else APPLIED
 
@@ -62,14 +62,14 @@ def note(tables: "Tables", migration: "Migration", plan: "Plan") -> None:
         plans = read(tables, contract(TABLE), ["plan"])["plan"].to_pylist()
         if plan.number in plans:
             return []
-        alone = facts.get("single_operator") or None
-        return [migration_row(migration, status, plan=plan.number, rows=facts["rows"], single_operator=alone)]
+        single_operator = facts.get("single_operator") or None
+        return [migration_row(migration, status, plan=plan.number, rows=facts["rows"], single_operator=single_operator)]
 
     append_own(tables, TABLE, compose)
 
 
-def migration_row(migration: "Migration", status: str, **facts: Any) -> dict[str, Any]:  # noqa: ANN401 - a column's own
-    """Return a row of the table ``migrations``, dated now."""
+def migration_row(migration: "Migration", status: str, **facts: Any) -> dict[str, Any]:  # noqa: ANN401 - values of columns
+    """Return a row of the table ``migrations`` with the current time."""
     now = datetime.now(UTC)
     return {
         "number": migration.number,

@@ -1,7 +1,7 @@
-"""One task of a migration: rewrites the rows of a data file under another contract, as one file a date.
+"""The task of a migration: rewrites the rows of a data file to another contract version.
 
-A rewritten file is noted in `migrating/` beside the lake's tables, so that a killed migration resumes. A note is only
-a hint: the file must still exist before a plan names it.
+A note in the lake's folder `migrating/` records the new files, so that an interrupted migration can continue. A note is
+only a hint: its files must exist before a plan names them.
 """
 
 import json
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 def is_changed(target: "Contract", version: int, added_version: int) -> bool:
-    """Whether rows of a segment of an older contract are not yet rows of this one."""
+    """Whether rows of a segment with these contract versions must be migrated to the contract."""
     return _is_older(target, version, added_version) and bool(_steps(target, version, added_version))
 
 
 def upgrade_rows(rows: pa.Table, target: "Contract", version: int, added_version: int) -> pa.Table:
-    """Return rows of a segment under the names, types and units of a contract. Raises an Arrow error."""
+    """Return rows of a segment with the names, types and units of a contract. Raises an Arrow error."""
     if _is_older(target, version, added_version):
         for migration in _steps(target, version, added_version):
             rows = migration.upgrade_rows(rows)
@@ -55,12 +55,12 @@ def _steps(target: "Contract", version: int, added_version: int) -> "tuple[Migra
 def _migrations_between(
     target: "Contract", version: int, added_version: int, folder: Path, overlay: "Overlay | None"
 ) -> "tuple[Migration, ...]":
-    """Return the migrations that change rows; what none leads to (contracts of a working copy) is taken as it is."""
+    """Return the migrations between two versions that change rows; none if the chain has a gap, as in development."""
     try:
-        every = registry.chain_of_all(target, version, added_version, folder, overlay)
+        migrations = registry.chain_of_all(target, version, added_version, folder, overlay)
     except MigrationError:
         return ()
-    return tuple(one for one in every if not one.is_metadata_only)
+    return tuple(migration for migration in migrations if not migration.is_metadata_only)
 
 
 NOTES: Final = "migrating"
@@ -70,22 +70,22 @@ _HINT_BACK: Final = "nothing was changed; go on with this release, or take those
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A task: one data file.
+    """A task: rewrite one data file.
 
     Attributes
     ----------
     lake_uri, storage
-        Where to read and write.
+        The lake, and its storage options.
     target
-        Contract of the rows that are written.
+        Contract of the new file.
     migration, backwards
-        The migration whose steps are taken, and whether they are undone.
+        The migration, and whether to undo it.
     number
-        Number of the plan; a later plan uses the result if an ingest takes this number.
+        Number of the plan. If another plan takes this number, a later plan uses the new file.
     file
         Row of `ranklake.lake.tables.live_files.files`: path, size_bytes, num_records, date.
     sources
-        When undoing: the files that `file` was made of, as a plan names them; empty if they are gone.
+        When undoing: the files from which `file` was made, as a plan lists them; empty if they do not exist any more.
     """
 
     lake_uri: str
@@ -99,17 +99,17 @@ class Rewrite:
 
     @property
     def first(self) -> Mapping[str, Any]:
-        """The first of the files whose rows are written."""
+        """The first file whose rows are read."""
         return self.sources[0] if self.sources else self.file
 
     @property
     def day(self) -> date:
-        """Date of these files."""
+        """Date of the rows."""
         day = self.first["date"]
         return day if isinstance(day, date) else date.fromisoformat(day)
 
     def migrate_rows(self, rows: pa.Table) -> pa.Table:
-        """Return rows of the sources under the target contract, with all or some columns. Raises an Arrow error."""
+        """Return rows of the read files converted to the target contract. Raises an Arrow error."""
         if self.sources:
             return rows
         migration = self.migration
@@ -119,35 +119,34 @@ class Rewrite:
 
 
 def rewrite(task: Rewrite) -> tuple[DataFile, ...]:
-    """Rewrite a file, one new file a date, and note the new files. Raises `DamagedFileError` and `MigrationError`.
+    """Rewrite a file, and record the new files in a note. Raises `DamagedFileError` and `MigrationError`.
 
-    Repeatable: files of an earlier try are orphans that no commit names.
+    Can be repeated. Files of an earlier try remain without a commit.
     """
     lake = Lake.open(task.lake_uri, task.storage)
     migration = task.migration
     try:
-        made = _encode_file(lake.tables, task)
+        new_files = _rewrite_file(lake.tables, task)
     except pa.ArrowException as error:
-        way = "back" if task.backwards else "along"
-        message = f"{migration.label} cannot bring its rows {way}: {str(error).splitlines()[0]}"
+        direction = "back" if task.backwards else "along"
+        message = f"{migration.label} cannot bring its rows {direction}: {str(error).splitlines()[0]}"
         hint = _HINT_BACK if task.backwards else _HINT
         raise MigrationError(
             message, where=lake.path("tables", migration.table, task.first["path"]), hint=hint
         ) from None
-    facts = [{**asdict(found), "partition": found.partition.isoformat()} for found in made]
+    facts = [{**asdict(file), "partition": file.partition.isoformat()} for file in new_files]
     lake.put_if_absent(note_of(migration, task.file["path"], backwards=task.backwards), json.dumps(facts).encode())
-    return made
+    return new_files
 
 
-def _encode_file(tables: Tables, task: Rewrite) -> tuple[DataFile, ...]:
-    """Write all columns of a file again."""
-    every = [stored_rows(tables, task.target.table, some) for some in task.sources or (task.file,)]
-    rows = task.migrate_rows(every[0] if len(every) == 1 else concatenate(every))
+def _rewrite_file(tables: Tables, task: Rewrite) -> tuple[DataFile, ...]:
+    parts = [stored_rows(tables, task.target.table, file) for file in task.sources or (task.file,)]
+    rows = task.migrate_rows(parts[0] if len(parts) == 1 else concatenate(parts))
     return (write_partition(tables.store, task.target, rows, task.day, task.number),)
 
 
 def stored_rows(tables: Tables, table: str, file: Mapping[str, Any]) -> pa.Table:
-    """Return the rows of a data file as it has them, text with its dictionaries. Raises `DamagedFileError`."""
+    """Return the rows of a data file with its own columns, and text dictionary-encoded. Raises `DamagedFileError`."""
     refuse_damaged(tables, table, [file])
     path = tables.store.path("tables", table, file["path"])
     with tables.store.open_file(path, file["size_bytes"]) as source, reading(table, file):
@@ -156,30 +155,30 @@ def stored_rows(tables: Tables, table: str, file: Mapping[str, Any]) -> pa.Table
 
 
 def concatenate(parts: Sequence[pa.Table]) -> pa.Table:
-    """Return the rows of files as one table; text without dictionaries, and NULL where a file lacks a column."""
+    """Concatenate rows of files, with text as plain text, and NULL for columns that a file lacks."""
     tables = [pa.table({name: decode_dictionary(rows[name]) for name in rows.column_names}) for rows in parts]
     return pa.concat_tables(tables, promote_options="default")
 
 
 def decode_dictionary(values: pa.ChunkedArray) -> pa.Array:
-    """Return values in one piece, without a dictionary."""
-    whole = values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
-    return whole.combine_chunks()
+    """Return values as one array without a dictionary."""
+    plain = values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+    return plain.combine_chunks()
 
 
 def earlier_result(store: Store, migration: "Migration", path: str, *, backwards: bool) -> tuple[DataFile, ...] | None:
-    """Return the files that an earlier attempt wrote for a file, if all still exist."""
+    """Return the new files that an earlier try wrote for a file; None unless all of them exist."""
     try:
         note = json.loads(store.fs.cat_file(store.path(note_of(migration, path, backwards=backwards))))
-        made = tuple(DataFile(**{**facts, "partition": date.fromisoformat(facts["partition"])}) for facts in note)
-        sizes = [store.fs.info(store.path("tables", found.table, found.path))["size"] for found in made]
+        noted = tuple(DataFile(**{**facts, "partition": date.fromisoformat(facts["partition"])}) for facts in note)
+        sizes = [store.fs.info(store.path("tables", file.table, file.path))["size"] for file in noted]
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return made if made and sizes == [found.size_bytes for found in made] else None
+    return noted if noted and sizes == [file.size_bytes for file in noted] else None
 
 
 def note_of(migration: "Migration", path: str, *, backwards: bool) -> str:
-    """Return the name of a note."""
+    """Return the name of the note for a file."""
     return f"{folder_of(migration, backwards=backwards)}/{path.replace('/', '~')}.json"
 
 
@@ -193,4 +192,8 @@ def _dictionaries(footer: pq.FileMetaData) -> list[str]:
         return []
     group = footer.row_group(0)
     columns = map(group.column, range(footer.num_columns))
-    return [one.path_in_schema for one in columns if one.physical_type == "BYTE_ARRAY" and one.has_dictionary_page]
+    return [
+        column.path_in_schema
+        for column in columns
+        if column.physical_type == "BYTE_ARRAY" and column.has_dictionary_page
+    ]

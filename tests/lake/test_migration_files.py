@@ -14,7 +14,7 @@ from ranklake.lake.contracts.load import contract, load_contracts
 from ranklake.lake.contracts.model import Column
 from ranklake.lake.migrations import registry
 from ranklake.lake.migrations.__main__ import main
-from ranklake.lake.migrations.migration import Migration, hold, read_migration, step_of
+from ranklake.lake.migrations.migration import Migration, check_target, read_migration, step_of
 from ranklake.lake.migrations.steps.columns import Add, Convert, Drop, Rename, Retype
 from ranklake.lake.migrations.steps.computed import Merge, Split
 from ranklake.lake.migrations.steps.step import MigrationError
@@ -152,7 +152,7 @@ def test_what_a_migration_must_not_do_is_refused(steps, what):
     same = table_of((20, "a", "float32", "ms"), (21, "b", "int64", "ns"))
     made = tuple(step_of(one) for one in steps)
     with pytest.raises(MigrationError, match=what):
-        hold(Migration(1, "m", "steps", 1, 2, "", "", made, "", "file"), same, same)
+        check_target(Migration(1, "m", "steps", 1, 2, "", "", made, "", "file"), same, same)
 
 
 WIDER = {"int32": ("int64", "float64"), "float32": ("float64",)}

@@ -1,1 +1,1 @@
-"""Queries of others, brought to a later version of the tables that they ask: text in, edits out."""
+"""Updates users' queries to the newest versions of the tables: texts in, edits and findings out."""

@@ -1,4 +1,4 @@
-"""Files with queries: found, read, brought along, and written."""
+"""Finds files with queries, updates their queries to the newest table versions, and writes them."""
 
 import os
 import stat
@@ -17,14 +17,14 @@ from ranklake.lake.migrations.queries.tables import Table
 from ranklake.lake.migrations.steps.step import MigrationError
 
 MOST_BYTES: Final = 64 * 2**20
-"""Files that are larger are passed over."""
-_NOT_OURS: Final = frozenset({"_delta_log", "node_modules", "__pycache__", "site-packages"})
+"""Larger files are skipped."""
+_SKIPPED_FOLDERS: Final = frozenset({"_delta_log", "node_modules", "__pycache__", "site-packages"})
 _LINK: Final = "it is a symbolic link; name what it leads to"
 
 
 @dataclass(frozen=True, slots=True)
 class FileOutcome:
-    """What comes of a file: its text before and after, findings with places in the first, or why it is passed over."""
+    """Result for a file: its text before and after, findings with places in the old text, or why it is skipped."""
 
     path: Path
     before: str = ""
@@ -34,27 +34,30 @@ class FileOutcome:
 
     @property
     def is_changed(self) -> bool:
-        """Whether its text changes."""
+        """Whether the text changes."""
         return self.before != self.after
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left for a person."""
+        """Whether nothing is left to be done by a person."""
         return not self.passed_over and all(finding.is_note for finding in self.findings)
 
     def line_of(self, finding: Finding) -> int:
-        """Return the line of a finding, from 1."""
+        """Return the line number of a finding, counted from 1."""
         return self.before.count("\n", 0, finding.place) + 1
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        findings = [{"line": self.line_of(one), "what": one.message, "is_note": one.is_note} for one in self.findings]
+        """Return plain JSON values."""
+        findings = [
+            {"line": self.line_of(finding), "what": finding.message, "is_note": finding.is_note}
+            for finding in self.findings
+        ]
         passed_over = self.passed_over or None
         return {"path": str(self.path), "changed": self.is_changed, "passed_over": passed_over, "findings": findings}
 
 
 def outcome(path: Path, tables: Mapping[str, Table], dialects: Sequence[str] = DIALECTS) -> FileOutcome:
-    """Return what comes of a file. Changes nothing."""
+    """Read a file and return the result for it. Writes nothing."""
     try:
         text = _text(path)
         result = KINDS[path.suffix](text, tables, dialects)
@@ -64,7 +67,7 @@ def outcome(path: Path, tables: Mapping[str, Table], dialects: Sequence[str] = D
         return FileOutcome(path, passed_over=f"it cannot be read ({error.strerror or type(error).__name__})")
     except RecursionError:
         return FileOutcome(path, passed_over="it is nested too deep")
-    except Exception as error:  # noqa: BLE001 - one file that sqlglot stumbles over must not end the others
+    except Exception as error:  # noqa: BLE001 - an error of sqlglot in one file must not stop the others
         return FileOutcome(path, passed_over=f"it cannot be looked through ({type(error).__name__})")
     return FileOutcome(path, text, apply_edits(text, result.edits), tuple(sorted(result.findings)))
 
@@ -82,12 +85,12 @@ def _text(path: Path) -> str:
 
 
 def walk(paths: Sequence[Path]) -> Iterator[Path | FileOutcome]:
-    """Yield files with queries, each once, and what is passed over. Raises `MigrationError` for what is not there."""
+    """Yield files with queries, each once, and results for skipped ones. Raises `MigrationError` for missing paths."""
     seen = set()
     for file in (file for path in paths for file in _walk(path)):
         path = file.path if isinstance(file, FileOutcome) else file
         place = path.parent.resolve() / path.name
-        if place not in seen:  # a file and its folder, or one of them twice
+        if place not in seen:  # paths may repeat, or contain each other
             seen.add(place)
             yield file
 
@@ -108,7 +111,7 @@ def _walk(path: Path) -> Iterator[Path | FileOutcome]:
 def _files_in(folder: Path) -> Iterator[Path | FileOutcome]:
     unreadable: list[OSError] = []
     for where, folders, names in os.walk(folder, onerror=unreadable.append):
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _NOT_OURS)
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _SKIPPED_FOLDERS)
         for path in (Path(where, name) for name in sorted(names)):
             if path.suffix in KINDS and path.is_symlink():
                 yield FileOutcome(path, passed_over=_LINK)
@@ -119,9 +122,9 @@ def _files_in(folder: Path) -> Iterator[Path | FileOutcome]:
 
 
 def write(file: FileOutcome) -> None:
-    """Write the result of a file, all of it or nothing, with the mode that it has.
+    """Write the new text of a file atomically, with the mode of the old file.
 
-    Raises `MigrationError` where the file is no more what was read; it then stays.
+    Raises `MigrationError`, and does not change the file, if it was changed since it was read.
     """
     path = file.path
     mode = stat.S_IMODE(path.stat().st_mode)
@@ -154,4 +157,4 @@ KINDS: Final[Mapping[str, Callable[[str, Mapping[str, Table], Sequence[str]], Ou
     ".ipynb": notebook,
     ".py": python,
 }
-"""What reads a file, by the end of its name. Raises `UnreadableError`."""
+"""Functions that read a file, by the suffix of its name. They raise `UnreadableError`."""

@@ -1,9 +1,9 @@
-"""JSON with queries: dashboards of Grafana, and notebooks. Strings are edited where they stand; the rest stays."""
+"""JSON files with queries: Grafana dashboards and notebooks. Only the strings with queries are edited."""
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any, Final
 
 from ranklake.lake.migrations.queries import python_code
@@ -21,12 +21,12 @@ from ranklake.lake.migrations.queries.statements import (
 from ranklake.lake.migrations.queries.tables import Table
 
 Path = tuple[str | int, ...]
-"""Keys and places from the root to a value."""
+"""Keys and indices from the root to a value."""
 
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
 
 _SQL_KEYS: Final = frozenset({"rawSql", "rawSQL", "queryText", "rawQueryText"})
-"""What has SQL in any JSON of Grafana's: panels by themselves, and alert rules, too."""
+"""Keys whose values are always SQL in Grafana's JSON, in panels and in alert rules."""
 _KEYS: Final = _SQL_KEYS | {"query", "definition", "rawQuery", "sql"}
 _SQL: Final = re.compile(rf"{BLANK}{BEGINS}", re.IGNORECASE | re.DOTALL)
 _PARTS: Final = ("panels", "rows", "elements", "templating")
@@ -38,18 +38,18 @@ _SOURCES: Final[Mapping[str, str]] = {
     "duckdb": "duckdb",
     "trino": "trino",
 }
-"""Dialects, by a part of a data source's type."""
+"""sqlglot's dialects by a part of a data source's type."""
 
 _SQL_MAGIC: Final = re.compile(r"\s*(?:%%(?:sql|dql|duckdb|trino)\b[^\n]*|%(?:sql|dql)[ \t]*)(?:\n|$)")
 _MAGIC: Final = re.compile(r"\s*%%(?!(?:time|timeit|capture|prun|memit)\b)")
-"""A cell in another language than the notebook's."""
+"""The first line of a cell in another language than the notebook's."""
 _LINE: Final = re.compile(r"^[ \t]*(?:[\w.,\[\] \t]+=[ \t]*)?[%!?](?:[^\n]*\\\n)*[^\n]*$|^[\w.]+\?+$", re.MULTILINE)
-"""What IPython reads, and Python does not."""
+"""Lines that are valid in IPython but not in Python."""
 
 
 def strings(text: str) -> Iterator[tuple[Path, int, int]]:
-    """Yield each string that is a value of a JSON text, with its path, and where it stands, quotes included."""
-    path: list[list[Any]] = []  # whether it is an object, and its key or place; None before a key
+    """Yield path, begin and end of each string value in a JSON text, quotes included."""
+    path: list[list[Any]] = []  # for each level: whether it is an object, and its key or index; None before a key
     for token in _TOKEN.finditer(text):
         word = token[0]
         if word in {"{", "["}:
@@ -66,7 +66,7 @@ def strings(text: str) -> Iterator[tuple[Path, int, int]]:
                 yield tuple(key for _, key in path), token.start(), token.end()
 
 
-def _document(text: str) -> Any:  # noqa: ANN401 - whatever JSON gives
+def _document(text: str) -> Any:  # noqa: ANN401 - any JSON value
     try:
         return json.loads(text)
     except ValueError as error:
@@ -74,20 +74,20 @@ def _document(text: str) -> Any:  # noqa: ANN401 - whatever JSON gives
 
 
 def _replace_string(text: str, begin: int, end: int, new: str) -> Edit:
-    """Another text for a string, in the characters that the string was written with."""
+    """Return the edit that replaces a JSON string, in ASCII if the old string is."""
     return Edit(begin, end, json.dumps(new, ensure_ascii=text[begin:end].isascii()))
 
 
 def dashboard(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:
-    """Return what comes of a JSON text; nothing where it is no dashboard. Raises `UnreadableError`."""
+    """Return the outcome for a dashboard; an empty one for other JSON. Raises `UnreadableError`."""
     outcome = Outcome()
     if _HAS_PARTS.search(text) is None:
-        return outcome  # lines of JSON, too, have this ending
-    whole = _document(text)
+        return outcome  # no dashboard, perhaps not even one JSON document
+    document = _document(text)
     for path, begin, end in strings(text):
         value = json.loads(text[begin:end])
         if path and path[-1] in _KEYS and (path[-1] in _SQL_KEYS or _SQL.match(value)):
-            inner = _query(value, whole, path, tables, dialects)
+            inner = _query(value, document, path, tables, dialects)
             outcome.findings += [Finding(begin, finding.message, finding.is_note) for finding in inner.findings]
             if inner.edits:
                 outcome.edits.append(_replace_string(text, begin, end, apply_edits(value, inner.edits)))
@@ -96,9 +96,9 @@ def dashboard(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -
     return outcome
 
 
-def _query(text: str, whole: Any, path: Path, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:  # noqa: ANN401 - JSON
-    """Return what comes of a query of a dashboard, by the kind of data source that it asks."""
-    type_ = _data_source(whole, path)
+def _query(text: str, document: Any, path: Path, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:  # noqa: ANN401 - JSON
+    """Return the outcome for a query of a dashboard, in the dialect of its data source."""
+    type_ = _data_source(document, path)
     dialect = next((dialect for part, dialect in _SOURCES.items() if part in type_), None)
     if len(dialects) > 1 and dialect in {"duckdb", "trino"}:
         dialects = (dialect,)
@@ -108,54 +108,42 @@ def _query(text: str, whole: Any, path: Path, tables: Mapping[str, Table], diale
     return outcome
 
 
-def _data_source(whole: Any, path: Path) -> str:  # noqa: ANN401 - JSON
-    """Return the type of the data source that is named nearest to a query; empty where none is."""
-    for length in range(len(path) - 1, -1, -1):
-        around = _at(whole, path[:length])
-        if not isinstance(around, dict):
+def _data_source(document: Any, path: Path) -> str:  # noqa: ANN401 - JSON
+    """Return the type of the data source that is nearest to a query; empty if there is none."""
+    for node in reversed([*accumulate(path[:-1], lambda value, key: value[key], initial=document)]):
+        if not isinstance(node, dict):
             continue
-        source = around.get("datasource")
+        source = node.get("datasource")
         if isinstance(source, dict) and isinstance(source.get("type"), str):
             return str(source["type"]).lower() if source["type"] != "datasource" else ""
-        kind = around.get("group") if around.get("kind") == "DataQuery" else around.get("kind")
+        kind = node.get("group") if node.get("kind") == "DataQuery" else node.get("kind")
         if isinstance(kind, str) and (kind.endswith("datasource") or kind in _SOURCES):
             return kind.lower()
     return ""
 
 
-def _at(whole: Any, path: Path) -> Any:  # noqa: ANN401 - JSON
-    for key in path:
-        whole = whole[key]
-    return whole
-
-
 def notebook(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:
-    """Return what comes of a notebook's JSON; outputs stay as they are. Raises `UnreadableError`."""
-    whole = _document(text)
-    cells = whole.get("cells") if isinstance(whole, dict) else None
+    """Return the outcome for a notebook. Outputs are not edited. Raises `UnreadableError`."""
+    document = _document(text)
+    cells = document.get("cells") if isinstance(document, dict) else None
     if not isinstance(cells, list):
         raise UnreadableError("it is no notebook of format 4; open it in Jupyter, and save it")
-    about = whole.get("metadata", {})
-    named = about.get("language_info", {}).get("name") or about.get("kernelspec", {}).get("language") or "python"
-    language = str(named).lower()
-    sources = (
-        (path[1], begin, end)
-        for path, begin, end in strings(text)
-        if path[:1] == ("cells",) and path[2:3] == ("source",)
-    )
+    metadata = document.get("metadata", {})
+    language = metadata.get("language_info", {}).get("name") or metadata.get("kernelspec", {}).get("language")
+    sources = (source for source in strings(text) if source[0][:1] == ("cells",) and source[0][2:3] == ("source",))
     outcome = Outcome()
-    for place, lines in groupby(sources, key=lambda source: source[0]):
-        cell = cells[int(place)]
-        if cell.get("cell_type") != "code":
+    for place, lines in groupby(sources, key=lambda source: int(source[0][1])):
+        if cells[place].get("cell_type") != "code":
             continue
         spans = [(begin, end) for _, begin, end in lines]
         values = [json.loads(text[begin:end]) for begin, end in spans]
-        outcome.add(_in_lines(text, spans, values, _cell("".join(values), language, tables, dialects)))
+        inner = _cell("".join(values), str(language or "python").lower(), tables, dialects)
+        outcome.add(_in_lines(text, spans, values, inner))
     return outcome
 
 
 def _in_lines(text: str, spans: Sequence[tuple[int, int]], values: Sequence[str], inner: Outcome) -> Outcome:
-    """Return what comes of a cell, as what comes of the strings that it is written in."""
+    """Return the outcome for the JSON strings of a cell, its lines, from the outcome for its text."""
     outcome, begin = Outcome(), 0
     for span, value in zip(spans, values, strict=True):
         end = begin + len(value)
@@ -167,9 +155,8 @@ def _in_lines(text: str, spans: Sequence[tuple[int, int]], values: Sequence[str]
         if edits:
             own = [Edit(edit.begin - begin, edit.end - begin, edit.text) for edit in edits]
             outcome.edits.append(_replace_string(text, *span, apply_edits(value, own)))
-        outcome.findings += [
-            Finding(span[0], one.message, one.is_note) for one in inner.findings if begin <= one.place < end
-        ]
+        findings = (finding for finding in inner.findings if begin <= finding.place < end)
+        outcome.findings += [Finding(span[0], finding.message, finding.is_note) for finding in findings]
         begin = end
     return outcome
 
@@ -204,14 +191,14 @@ def _python(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> 
 
 
 def _beside_magic(line: str, place: int, tables: Mapping[str, Table]) -> Iterator[Finding]:
-    """Yield a finding where a line that IPython reads names a table that changed."""
+    """Yield a finding if a line with IPython syntax names a changed table."""
     words = set(re.findall(r"\w+", line.lower()))
     if any(name in words and table.touched for name, table in tables.items()):
         yield Finding(place, "a line that IPython reads names a table; look at it")
 
 
 def _blank(line: str) -> str:
-    """Return a line of the same length, and of as many, that does nothing."""
+    """Return Python code without effect that has the same length and number of lines."""
     indent = len(line) - len(line.lstrip())
     first, *rest = line[indent:].split("\n")
     covered = "0" * len(first) if len(first) < len("pass") else "pass".ljust(len(first))

@@ -1,4 +1,4 @@
-"""What keeps a statement from being brought along, whatever its columns are."""
+"""Finds the parts of a statement that prevent an automatic update, such as columns taken by their places."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from ranklake.lake.migrations.queries.tables import Table
 
 _PLACES: Final = "their places, and some change; name the columns"
 _CATALOGS: Final = frozenset({"columns", "pg_attribute", "duckdb_columns"})
-_NAMED: Final = (
+_NAME_NODES: Final = (
     exp.Alias,
     exp.TableAlias,
     exp.CTE,
@@ -25,13 +25,13 @@ _NAMED: Final = (
     exp.Aliases,
     exp.Star,
 )
-"""What has names that a statement gives itself, or that are compared as a whole."""
+"""Nodes whose names are no columns: names that the statement defines, and names that are compared in other ways."""
 _AFTER: Final = frozenset({TokenType.L_PAREN, TokenType.COLON, TokenType.COLON_EQ, TokenType.FARROW})
-"""What follows the name of a function, or of a field that is given a name."""
+"""Tokens that follow the name of a function, of a struct's field or of a named argument."""
 
 
 def table_of(node: Any, tables: Mapping[str, Table]) -> str | None:  # noqa: ANN401 - sqlglot's
-    """Return the known table that a node names, by its name or by the folder that DuckDB's `delta_scan` reads."""
+    """Return the known table of a node: by its name, or by the folder that DuckDB's `delta_scan` reads; else None."""
     if isinstance(node.this, exp.Identifier):
         name = node.this.name.lower()
         return name if name in tables else None
@@ -43,7 +43,7 @@ def table_of(node: Any, tables: Mapping[str, Table]) -> str | None:  # noqa: ANN
 
 
 def sources_of(tree: Any, tables: Mapping[str, Table]) -> list[Any]:  # noqa: ANN401 - sqlglot's
-    """Nodes of a query that name a known table, and no CTE of its name. Raises `SqlglotError`."""
+    """Return the nodes of a query that name a known table, and not a CTE with such a name. Raises `SqlglotError`."""
     nodes: dict[int, Any] = {}
     for scope in traverse_scope(tree):
         for node, source in scope.selected_sources.values():
@@ -53,13 +53,13 @@ def sources_of(tree: Any, tables: Mapping[str, Table]) -> list[Any]:  # noqa: AN
 
 
 def first_place(node: Any) -> int:  # noqa: ANN401 - sqlglot's
-    """Where the first name or text in a node stands."""
+    """Return the place of the first name or literal in a node."""
     metas = (part.meta for part in node.find_all(exp.Identifier, exp.Literal))
     return min((meta["start"] for meta in metas if "start" in meta), default=0)
 
 
 def obstacles(statement: Statement, tree: Any, tables: Mapping[str, Table]) -> Iterator[Finding]:  # noqa: ANN401 - sqlglot's
-    """Yield what sqlglot's scopes do not settle."""
+    """Yield findings for the parts of a statement that sqlglot's scopes cannot resolve."""
     named = {name: table for name, table in tables.items() if name in statement.words and len(table.versions) > 1}
     if isinstance(tree, exp.Comment | exp.Grant | exp.Alter | exp.Drop) and named and statement.may_change(named):
         yield Finding(0, f"it is not understood, and asks {', '.join(sorted(named))}")
@@ -86,24 +86,22 @@ def obstacles(statement: Statement, tree: Any, tables: Mapping[str, Table]) -> I
 
 
 def _reads_unnamed(statement: Statement, node: Any, tables: Mapping[str, Table]) -> str:  # noqa: ANN401 - sqlglot's
-    """Why something that is no known table may be one, or tell of its columns; empty where it does not."""
+    """Return why a node that is no known table may read one, or its list of columns; empty if it does not."""
     named = {name: table for name, table in tables.items() if table.touched and name in statement.words}
-    if not isinstance(node.this, exp.Identifier) or "/" in node.name:
-        hidden = named.keys() & set(re.findall(r"\w+", node.this.sql().lower()))
-        if hidden:
-            return f"it reads {min(hidden)} past its name; name the table, or rewrite it by hand"
+    hidden = named.keys() & set(re.findall(r"\w+", node.this.sql().lower()))
+    if hidden and (not isinstance(node.this, exp.Identifier) or "/" in node.name):
+        return f"it reads {min(hidden)} past its name; name the table, or rewrite it by hand"
     if node.this.name.lower() in _CATALOGS and named:
         return "it asks about columns by their names, and some change; rewrite it by hand"
     end = max((part.meta.get("end", 0) for part in node.find_all(exp.Identifier, exp.Literal)), default=0)
-    if statement.filled_in(first_place(node), end):
-        likely = [name for name, table in sorted(tables.items()) if not statement.words.isdisjoint(table.touched)]
-        if likely:
-            return f"a placeholder names a table here, perhaps {likely[0]}; look at what fills it in"
+    likely = [name for name, table in tables.items() if not statement.words.isdisjoint(table.touched)]
+    if likely and statement.filled_in(first_place(node), end):
+        return f"a placeholder names a table here, perhaps {min(likely)}; look at what fills it in"
     return ""
 
 
 def _takes_unnamed(node: Any, table: Table, *, is_read: bool) -> str:  # noqa: ANN401 - sqlglot's
-    """How a statement takes columns of a table otherwise than by their names; empty where it does not."""
+    """Return how a statement uses columns of a table without naming them; empty if it does not."""
     alias = node.args.get("alias")
     is_function = isinstance(node.this, exp.Anonymous) and len(node.this.expressions) > 1
     if alias is not None and alias.columns:
@@ -120,7 +118,7 @@ def _takes_unnamed(node: Any, table: Table, *, is_read: bool) -> str:  # noqa: A
 
 
 def _placeholders(statement: Statement, tree: Any) -> Iterator[Finding]:  # noqa: ANN401 - sqlglot's
-    """Placeholders that may be filled in with a column: all but the other side of a comparison, and limits."""
+    """Yield placeholders that may stand for a column: all except limits and the right side of comparisons."""
     for column in tree.find_all(exp.Column):
         place = column.this.meta.get("start", -1) if isinstance(column.this, exp.Identifier) else -1
         if place < 0 or not statement.filled_in(place):
@@ -135,21 +133,22 @@ def _placeholders(statement: Statement, tree: Any) -> Iterator[Finding]:  # noqa
 
 
 def unresolved_names(statement: Statement, tree: Any, dialect: str, tables: Mapping[str, Table]) -> Iterator[Finding]:  # noqa: ANN401 - sqlglot's
-    """Yield names of changed columns that stand where sqlglot sees no column."""
+    """Yield names of changed columns at places where sqlglot recognizes no column."""
     named = [table for name, table in tables.items() if name in statement.words]
     names = {column for table in named for version in table.versions for column in table.changed_columns(version)}
     if names.isdisjoint(statement.words):
         return
     aliases = {node.alias.lower() for node in tree.find_all(exp.TableAlias)} | tables.keys()
-    seen = set()
+    recognized = set()
     for node in tree.find_all(exp.Identifier):
         is_column = isinstance(node.parent, exp.Column) and (node.arg_key == "this" or node.name.lower() in aliases)
-        if is_column or isinstance(node.parent, _NAMED):
-            seen.add(node.meta.get("start"))
+        if is_column or isinstance(node.parent, _NAME_NODES):
+            recognized.add(node.meta.get("start"))
     tokens = Dialect.get_or_raise(dialect).tokenize(statement.text)
     for token, after in zip(tokens, [*tokens[1:], None], strict=True):
-        is_own = after is not None and after.token_type in _AFTER
-        if token.text.lower() not in names or token.token_type == TokenType.STRING or is_own or token.start in seen:
+        if token.text.lower() not in names or token.token_type == TokenType.STRING or token.start in recognized:
+            continue
+        if after is not None and after.token_type in _AFTER:
             continue
         if not statement.filled_in(token.start):
             yield Finding(token.start, f"{token.text} stands where it is not understood; rewrite it by hand")

@@ -1,4 +1,4 @@
-"""Python: SQL in its string literals. What is put together of several strings is reported, not edited."""
+"""Python modules: updates SQL in string literals. SQL that is concatenated from several strings is only reported."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ SQL: Final = re.compile(
     r"\s+(?:(?i:columns|stats|create|table|from|in|for)\s+)*[\w.\"]+\s*;?\s*$",
     re.DOTALL,
 )
-"""A query; one that is a word and a table is not written with a capital alone, as prose is."""
+"""A text that is a query. A query of one keyword and a table must not be capitalized like a sentence."""
 
 _CLAUSE: Final = re.compile(r"\b(?:select|from|join|where|group\s+by|order\s+by|having|and|or)\b", re.IGNORECASE)
 _LAST_TABLE: Final = re.compile(r"(?:\b(?:FROM|JOIN)|^\s*(?i:from|join))\s+(?:[\w\"]+\.)*\"?(\w+)")
@@ -28,28 +28,28 @@ _FIELD: Final = re.compile(r"\{[^{}]*\}")
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A string literal that the source has as Python reads it: in one piece, without escapes.
+    """A string literal whose value equals its source text: one piece, without escapes.
 
     Attributes
     ----------
     begin
-        Where its text begins in the source.
+        Place of the text in the source.
     text
-        Fields of an f-string stand in it as they are written.
-    misfits
-        Characters that would end it, or mean something else in it.
+        The text, with the fields of an f-string as in the source.
+    forbidden
+        Characters that would end the literal or have another meaning in it.
     holes
-        Places in `text` of fields.
+        Places of fields in `text`.
     """
 
     begin: int
     text: str
-    misfits: frozenset[str]
+    forbidden: frozenset[str]
     holes: Sequence[Span]
 
     def outer(self, outcome: Outcome) -> Outcome:
-        """Return what comes of the text, as what comes of the source; all of its edits, or none."""
-        if any(not self.misfits.isdisjoint(edit.text) for edit in outcome.edits):
+        """Return the outcome for the source from the outcome for the text: all edits, or none."""
+        if any(not self.forbidden.isdisjoint(edit.text) for edit in outcome.edits):
             message = "what becomes of a name does not fit into its literal; rewrite it by hand"
             outcome = Outcome([], [Finding(outcome.edits[0].begin, message)])
         shifted = Outcome()
@@ -58,7 +58,7 @@ class Literal:
 
 
 def literal(source: str, begin: int, end: int, node: ast.AST) -> Literal | None:
-    """Return the literal between two places; None for bytes, several in a row, and what has escapes."""
+    """Return the literal between two places; None for bytes, adjacent literals, and literals with escapes."""
     match = _LITERAL.fullmatch(source, begin, end)
     if match is None:
         return None
@@ -71,12 +71,12 @@ def literal(source: str, begin: int, end: int, node: ast.AST) -> Literal | None:
     )
     if value_text != plain or sum(isinstance(value, ast.FormattedValue) for value in values) != len(holes):
         return None
-    misfits = {quote[0], "\\", *("\n\r" if len(quote) == 1 else ""), *("{}" if "f" in prefix else "")}
-    return Literal(match.start(3), text, frozenset(misfits), holes)
+    forbidden = {quote[0], "\\", *("\n\r" if len(quote) == 1 else ""), *("{}" if "f" in prefix else "")}
+    return Literal(match.start(3), text, frozenset(forbidden), holes)
 
 
 def python(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:
-    """Return what comes of a module; one that names no table is not even parsed. Raises `UnreadableError`."""
+    """Return the outcome for a module, which is parsed only if it names a table. Raises `UnreadableError`."""
     names = {name for name, table in tables.items() if len(table.versions) > 1 or table.metrics}
     if names.isdisjoint(re.findall(r"\w+", text.lower())):
         return Outcome()
@@ -87,7 +87,7 @@ def python(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> O
 
 
 def parse(text: str) -> ast.Module | None:
-    """Return the tree of a module; None where it is none."""
+    """Return the tree of a module; None for invalid Python."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -97,7 +97,7 @@ def parse(text: str) -> ast.Module | None:
 
 
 def of_tree(text: str, tree: ast.Module, tables: Mapping[str, Table], dialects: Sequence[str]) -> Outcome:
-    """Return what comes of a module whose tree is known."""
+    """Return the outcome for a parsed module."""
     begins = [0, *(line.end() for line in re.finditer(r"\r\n|\r|\n", text))]
 
     def place(line: int, column: int) -> int:
@@ -108,23 +108,23 @@ def of_tree(text: str, tree: ast.Module, tables: Mapping[str, Table], dialects: 
         return place(node.lineno, node.col_offset), place(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
 
     outcome = Outcome()
-    passed_over, parts = _passed_over(tree), _parts(tree)
+    skipped, parts = _skipped(tree), _parts(tree)
     for node in ast.walk(tree):
-        if id(node) in passed_over or not (text_of := _text_of(node)):
+        if id(node) in skipped or not (value := _value(node)):
             continue
         begin, end = span(node)
         inner = literal(text, begin, end, node) if id(node) not in parts else None
         if inner is not None and SQL.match(inner.text):
             outcome.add(inner.outer(rewrite(inner.text, tables, inner.holes, dialects)))
-        elif _may_ask(text_of, tables, is_part=id(node) in parts):
+        elif _may_be_part(value, tables, is_part=id(node) in parts):
             outcome.findings.append(
                 Finding(begin, "its SQL is put together of several texts, or has escapes; look at it")
             )
     return outcome
 
 
-def _text_of(node: ast.AST) -> str:
-    """Return what a text says, with fields as placeholders; empty for what is no text."""
+def _value(node: ast.AST) -> str:
+    """Return the value of a string, with fields as placeholders; empty for other nodes."""
     values = node.values if isinstance(node, ast.JoinedStr) else [node]
     return "".join(
         "{}" if isinstance(value, ast.FormattedValue) else str(value.value)
@@ -133,8 +133,8 @@ def _text_of(node: ast.AST) -> str:
     )
 
 
-def _may_ask(text: str, tables: Mapping[str, Table], *, is_part: bool) -> bool:
-    """Whether a text that is no whole query may be a part of one that has changed columns."""
+def _may_be_part(text: str, tables: Mapping[str, Table], *, is_part: bool) -> bool:
+    """Whether a text may be part of a query that uses changed columns. `is_part`: it is concatenated with others."""
     words = set(re.findall(r"\w+", text.lower()))
     named = [table for name, table in tables.items() if is_part or name in words]
     last = {match[1].lower() for match in _LAST_TABLE.finditer(text)}
@@ -144,8 +144,8 @@ def _may_ask(text: str, tables: Mapping[str, Table], *, is_part: bool) -> bool:
     )
 
 
-def _passed_over(tree: ast.Module) -> set[int]:
-    """Identities of docstrings, and of strings within f-strings."""
+def _skipped(tree: ast.Module) -> set[int]:
+    """Return the ids of docstrings, and of strings within f-strings."""
     nodes: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -156,8 +156,6 @@ def _passed_over(tree: ast.Module) -> set[int]:
 
 
 def _parts(tree: ast.Module) -> set[int]:
-    """Identities of what is added to something."""
-    sums = (
-        node for node in ast.walk(tree) if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Add)
-    )
-    return {id(inner) for node in sums for inner in ast.walk(node)}
+    """Return the ids of nodes within additions."""
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.BinOp | ast.AugAssign))
+    return {id(inner) for node in nodes if isinstance(node.op, ast.Add) for inner in ast.walk(node)}

@@ -1,11 +1,11 @@
-"""Brings the statements of a text to later versions of the tables that they ask, by edits at the places of names.
+"""Updates SQL statements to the newest versions of their tables, by edits of names.
 
-text ─▶ statements ─▶ qualify under the old columns ─▶ edits ─▶ qualify under the new columns ─▶ the same? ─▶ edits
+text ─▶ statements ─▶ qualify with the old columns ─▶ edits ─▶ qualify with the new columns ─▶ equal? ─▶ edits
 
-sqlglot resolves a statement twice: as it stands, with the columns of then, and as it would be written, with those of
-now. Edits are made only if the second says what the first did. So `SELECT *`, USING, aliases that hide a column, and
-whatever else takes columns by other ways than their names need no rule of their own: where the two differ, the
-statement is listed with its line and stays as it is. Comments, formatting and placeholders stay.
+sqlglot resolves each statement twice: the old text with the old columns, and the new text with the new columns. The
+edits are made only if both have the same meaning. So `SELECT *`, USING, aliases that hide a column, and other implicit
+uses of columns need no special rules: if the results differ, the statement is reported with its line and not changed.
+Comments, formatting and placeholders are kept.
 """
 
 import re
@@ -38,28 +38,28 @@ from ranklake.lake.migrations.queries.statements import (
 from ranklake.lake.migrations.queries.tables import Meaning, Table, quote_name
 
 _MOST_VERSIONS: Final = 256
-"""Combinations of versions that are tried."""
+"""Maximum number of combinations of table versions to try."""
 _DATAFUSION: Final = "postgres"
 _INTERNAL: Final = "__v"
-"""Stands between name and version in what a table is called while it is resolved."""
+"""Separates name and version in the temporary names of tables."""
 _HAND: Final = "rewrite it by hand"
 
 
 def rewrite(
     text: str, tables: Mapping[str, Table], holes: Sequence[Span] = (), dialects: Sequence[str] = DIALECTS
 ) -> Outcome:
-    """Return what becomes of a text of SQL statements.
+    """Return the outcome for a text of SQL statements.
 
-    A second time nothing becomes of it: a statement that would be edited again is a finding.
+    Updating the new text again must change nothing; a statement for which this fails is reported.
 
     Parameters
     ----------
     tables
-        Those that are known, by name.
+        Known tables, by name.
     holes
-        Places of the text where something unknown is filled in.
+        Places of placeholders in the text.
     dialects
-        Of sqlglot. All that take a statement must agree on what becomes of it.
+        Dialects of sqlglot. All dialects that can parse a statement must give the same edits.
     """
     outcome = Outcome()
     for statement in statements(text, holes, dialects):
@@ -72,14 +72,14 @@ def rewrite(
 
 
 def _is_final(statement: Statement, edits: Sequence[Edit], tables: Mapping[str, Table]) -> bool:
-    """Whether a second look would leave an edited statement alone."""
+    """Whether updating an edited statement again would change nothing."""
     later = statement.after(edits, statement.trees)
     outcome = _rewrite_once(later, tables)
     return later.trees.keys() == statement.trees.keys() and outcome.is_settled and not outcome.edits
 
 
 def _metrics(statement: Statement, tables: Mapping[str, Table]) -> Iterator[Finding]:
-    """Metrics that a statement names and that have another name now; one that names the new, too, is done."""
+    """Yield findings for renamed metrics that a statement names, unless it also has the new name."""
     for name in {"scalars", "distributions"} & tables.keys() & statement.words:
         trees = statement.trees.values()
         texts = {node.name for tree in trees for node in tree.find_all(exp.Literal) if node.is_string}
@@ -89,15 +89,15 @@ def _metrics(statement: Statement, tables: Mapping[str, Table]) -> Iterator[Find
 
 
 def _rewrite_once(statement: Statement, tables: Mapping[str, Table]) -> Outcome:
-    """Return what becomes of a statement: edits and notes, or findings that keep it as it is."""
+    """Return the outcome for a statement: edits and notes, or the findings that prevent edits."""
     changed = {name: table for name, table in tables.items() if table.is_renamed or len(table.versions) > 1}
     named = {name: table for name, table in changed.items() if name in statement.words}
     if not named and all(statement.words.isdisjoint(table.touched) for table in changed.values()):
         return Outcome()
     if not statement.trees:
-        asks = Finding(0, f"it is not understood, and asks {', '.join(sorted(named))}")
-        return Outcome([], [asks] if named and statement.may_change(named) else [])
-    outcomes, why = [], ""
+        finding = Finding(0, f"it is not understood, and asks {', '.join(sorted(named))}")
+        return Outcome([], [finding] if named and statement.may_change(named) else [])
+    outcomes, error_text = [], ""
     try:
         findings = list(obstacles(statement, next(iter(statement.trees.values())), tables))
     except SqlglotError:
@@ -106,19 +106,19 @@ def _rewrite_once(statement: Statement, tables: Mapping[str, Table]) -> Outcome:
         try:
             outcomes.append(_in_dialect(statement, tree, dialect, tables))
         except SqlglotError as error:
-            why = why or re.split(r"[.\n]", str(error))[0]
-    if why and not outcomes and named and statement.may_change(named):
-        findings.append(Finding(0, f"its columns cannot be resolved ({why}); {_HAND}"))
-    findings = list(dict.fromkeys((*findings, *(one for outcome in outcomes for one in outcome.findings))))
-    if left := [finding for finding in findings if not finding.is_note]:
-        return Outcome([], left)
+            error_text = error_text or re.split(r"[.\n]", str(error))[0]
+    if error_text and not outcomes and named and statement.may_change(named):
+        findings.append(Finding(0, f"its columns cannot be resolved ({error_text}); {_HAND}"))
+    findings = list(dict.fromkeys((*findings, *(finding for outcome in outcomes for finding in outcome.findings))))
+    if blocking := [finding for finding in findings if not finding.is_note]:
+        return Outcome([], blocking)
     if any(outcome.edits != outcomes[0].edits for outcome in outcomes):
         return Outcome([], [Finding(0, "engines do not agree on what it means; say which with --dialect")])
     return Outcome(outcomes[0].edits if outcomes else [], findings)
 
 
 def _in_dialect(statement: Statement, tree: Any, dialect: str, tables: Mapping[str, Table]) -> Outcome:  # noqa: ANN401 - sqlglot's
-    """Return what becomes of a statement in a dialect. Raises `SqlglotError` where its columns cannot be resolved."""
+    """Return the outcome for a statement in a dialect. Raises `SqlglotError` if its columns cannot be resolved."""
     outcome = Outcome()
     for query in outermost(tree):
         outcome.add(_Query(statement, query, dialect, tables).outcome())
@@ -128,14 +128,14 @@ def _in_dialect(statement: Statement, tree: Any, dialect: str, tables: Mapping[s
 
 
 class _Query:
-    """A query of a statement, read at the earliest versions of its tables that have its columns.
+    """A query of a statement, resolved with the earliest versions of its tables that have its columns.
 
     Attributes
     ----------
     versions
-        Of the known tables that it names.
+        Versions of the known tables in the query.
     before
-        It, qualified by sqlglot: every column under its table's alias, and every star as columns.
+        The query qualified by sqlglot: each column with its table's alias, each star replaced by columns.
     """
 
     def __init__(self, statement: Statement, query: Any, dialect: str, tables: Mapping[str, Table]) -> None:  # noqa: ANN401 - sqlglot's
@@ -157,7 +157,7 @@ class _Query:
         raise errors[0]
 
     def _qualify(self, query: Any, versions: Mapping[str, int], statement: Statement) -> Any:  # noqa: ANN401 - sqlglot's
-        """Return a qualified copy of a query; known tables have their version in their name. Raises `SqlglotError`."""
+        """Return a qualified copy of a query, with versions in the names of known tables. Raises `SqlglotError`."""
         tree = query.copy()
         for column in list(tree.find_all(exp.Column)):
             if isinstance(column.this, exp.Identifier) and statement.filled_in(column.this.meta.get("start", -1)):
@@ -168,38 +168,35 @@ class _Query:
             internal = f"{name}{_INTERNAL}{versions[name]}"
             schema[internal] = dict.fromkeys(self.tables[name].versions[versions[name]], "TEXT")
             if not node.alias:
-                called = node.this if isinstance(node.this, exp.Identifier) else exp.to_identifier("delta_scan")
-                node.set("alias", exp.TableAlias(this=called.copy()))
+                alias = node.this if isinstance(node.this, exp.Identifier) else exp.to_identifier("delta_scan")
+                node.set("alias", exp.TableAlias(this=alias.copy()))
             for part, value in (("this", exp.to_identifier(internal)), ("db", None), ("catalog", None)):
                 node.set(part, value)
         known = MappingSchema(schema, dialect=self.dialect)
         return qualify(tree, schema=known, dialect=self.dialect, quote_identifiers=False)
 
     def outcome(self) -> Outcome:
-        """Edits with which it means the same, or why there are none."""
-        if all(
-            self.tables[name].newest == one and not self.tables[name].is_renamed for name, one in self.versions.items()
-        ):
+        """Return the edits with which the query keeps its meaning, or findings that prevent them."""
+        known = ((self.tables[name], version) for name, version in self.versions.items())
+        if all(table.newest == version and not table.is_renamed for table, version in known):
             return Outcome()
-        hindrances = [*self._whole_rows(), *self._sorted_by_aliases()]
-        if hindrances:
-            return Outcome([], hindrances)
-        outcome = Outcome()
-        for change in dict.fromkeys(self._columns()):
-            if isinstance(change, Edit):
-                outcome.edits.append(change)
-            else:
-                outcome.findings.append(change)
+        if findings := [*self._whole_rows(), *self._sorted_by_aliases()]:
+            return Outcome([], findings)
+        changes = dict.fromkeys(self._columns())
+        outcome = Outcome(
+            [change for change in changes if isinstance(change, Edit)],
+            [change for change in changes if isinstance(change, Finding)],
+        )
         outcome.edits += self._renamed_tables()
         if outcome.is_settled and not self._means_the_same(outcome.edits):
             return Outcome([], [self._difference()])
         return outcome
 
     def _columns(self) -> Iterator[Edit | Finding]:
-        """Other names, or expressions, where columns stand."""
+        """Yield edits that replace columns by names or expressions, and findings for columns without replacement."""
         ctes = {cte.alias.lower() for cte in self.query.root().find_all(exp.CTE)}
-        others = [node for node in self.query.find_all(exp.Table) if not table_of(node, self.tables)]
-        is_beside_unknown = any(node.name.lower() not in ctes for node in others)
+        unknown = (node for node in self.query.find_all(exp.Table) if not table_of(node, self.tables))
+        has_unknown_table = any(node.name.lower() not in ctes for node in unknown)
         nodes = {node.this.meta.get("start"): node for node in self.query.find_all(exp.Column)}
         selected: dict[tuple[int, str], Meaning] = {}
         for column, name, version in _known_columns(self.before):
@@ -214,20 +211,19 @@ class _Query:
                 continue
             if meaning.gone:
                 yield Finding(first_place(node.this), f"{name}.{column.name}: {meaning.gone}")
-            elif is_beside_unknown and not node.table:
-                yield Finding(
-                    first_place(node.this), f"{column.name} may be of an unknown table; write {name}.{column.name}"
-                )
+            elif has_unknown_table and not node.table:
+                message = f"{column.name} may be of an unknown table; write {name}.{column.name}"
+                yield Finding(first_place(node.this), message)
             else:
                 selected[id(node.find_ancestor(exp.Select)), node.name] = meaning
                 yield from self._column(node, meaning)
-        for order in self.query.find_all(exp.Order):  # where an expression is selected, too, sqlglot names its alias
+        for order in self.query.find_all(exp.Order):  # sqlglot replaces a selected expression here by its alias
             for node in (node for total in order.find_all(exp.AggFunc) for node in total.find_all(exp.Column)):
                 if (id(order.parent), node.name) in selected:
                     yield from self._column(node, selected[id(order.parent), node.name])
 
     def _column(self, node: Any, meaning: Meaning) -> Iterator[Edit | Finding]:  # noqa: ANN401 - sqlglot's
-        """Edits of one column; a selected one keeps its name as an alias."""
+        """Yield the edits of one column. A selected column keeps its old name as an alias."""
         name, text = node.name.lower(), self.statement.text
         start, end = node.this.meta["start"], node.this.meta["end"] + 1
         macro = node.find_ancestor(exp.Anonymous, exp.Query)
@@ -255,7 +251,7 @@ class _Query:
                 yield Edit(start, end, new + alias)
 
     def _renamed_tables(self) -> Iterator[Edit]:
-        """Other names for tables; one that columns are qualified by goes on as an alias."""
+        """Yield edits that rename tables. A name that qualifies columns becomes an alias."""
         for node in self.sources:
             table = self.tables[str(table_of(node, self.tables))]
             if not isinstance(node.this, exp.Identifier) or not table.is_renamed:
@@ -267,7 +263,7 @@ class _Query:
             yield Edit(begin, end, new + (f" AS {written}" if is_qualifier and not node.alias else ""))
 
     def _means_the_same(self, edits: Sequence[Edit]) -> bool:
-        """Whether the edited query says of the new columns what it said of the old ones."""
+        """Whether the edited query with the new columns means the same as the query with the old columns."""
         statement = self.statement.after(edits, [self.dialect])
         if not statement.trees:
             return False
@@ -288,10 +284,10 @@ class _Query:
         return bool(_canonical(before, self.tables) == _canonical(after, self.tables))
 
     def _drop_added(self, before: Any, after: Any) -> None:  # noqa: ANN401 - sqlglot's
-        """Take new columns out of the outermost star, where one more does no harm."""
-        around = self.query.parent
-        is_by_place = isinstance(around, exp.Insert) or (
-            isinstance(around, exp.Create) and isinstance(around.this, exp.Schema)
+        """Remove added columns from the outermost star, where additional columns are acceptable."""
+        parent = self.query.parent
+        is_by_place = isinstance(parent, exp.Insert) or (
+            isinstance(parent, exp.Create) and isinstance(parent.this, exp.Schema)
         )
         if is_by_place or not isinstance(before, exp.Select) or before.args.get("distinct") or before.args.get("group"):
             return
@@ -300,7 +296,7 @@ class _Query:
         after.set("expressions", [item for item in after.expressions if item.alias_or_name not in added])
 
     def _whole_rows(self) -> Iterator[Finding]:
-        """Return what takes all columns of a table that changed, where they cannot be listed."""
+        """Yield findings for wildcards and whole rows of changed tables, whose columns sqlglot cannot list."""
         for scope in traverse_scope(self.before):
             for node in scope.find_all(exp.Star, exp.TableColumn):
                 alias = node.name if isinstance(node, exp.TableColumn) else getattr(node.parent, "table", "")
@@ -312,29 +308,26 @@ class _Query:
                         yield Finding(first_place(self.query), message)
 
     def _sorted_by_aliases(self) -> Iterator[Finding]:
-        """Names within expressions of ORDER BY that one engine takes for an alias, and another for a changed column."""
-        moving = self._moving()
+        """Yield names in expressions of ORDER BY that may be an alias or a changed column, depending on the engine."""
+        moving = {name for table, version in self.versions.items() for name in self.tables[table].moving(version)}
         for order in self.query.find_all(exp.Order):
             items = order.parent.expressions if isinstance(order.parent, exp.Select) else ()
             aliases = {item.alias.lower(): item for item in items if isinstance(item, exp.Alias)}
             for node in order.find_all(exp.Column):
-                around = node.parent
-                while isinstance(around, exp.Paren):
-                    around = around.parent
-                is_whole = isinstance(around, exp.Ordered) and around.parent is order
+                parent = node.parent
+                while isinstance(parent, exp.Paren):
+                    parent = parent.parent
+                is_whole = isinstance(parent, exp.Ordered) and parent.parent is order
                 item = aliases.get(node.name.lower()) if not node.table and not is_whole else None
                 if item is None or node.name.lower() not in moving:
                     continue
                 if node.find_ancestor(exp.AggFunc, exp.Order) is not order and item.find(exp.AggFunc):
-                    continue  # an aggregate of an aggregate is none
+                    continue  # aggregates cannot be nested, so the name is a column
                 message = f"{node.name} is a column of the table and an alias; engines differ on which counts"
                 yield Finding(first_place(node), message)
 
-    def _moving(self) -> set[str]:
-        return {name for table, version in self.versions.items() for name in self.tables[table].moving(version)}
-
     def _difference(self) -> Finding:
-        """Why it would mean something else."""
+        """Return the probable reason why the edited query would have another meaning."""
         stars = [star for star in self.query.find_all(exp.Star) if not isinstance(star.parent, exp.Count)]
         joins = [join for join in self.query.find_all(exp.Join) if join.args.get("using") or join.args.get("method")]
         for nodes, message in (
@@ -348,7 +341,7 @@ class _Query:
 
 
 def _version_of(source: Any) -> tuple[str, int]:  # noqa: ANN401 - sqlglot's
-    """Known table and version of a node of a qualified query; no name for anything else."""
+    """Return table and version of a node of a qualified query; an empty name for other nodes."""
     name, _, version = source.name.rpartition(_INTERNAL) if isinstance(source, exp.Table) else ("", "", "")
     return (name, int(version)) if name and version.isdecimal() else ("", 0)
 
@@ -363,7 +356,7 @@ def _known_columns(tree: Any) -> Iterator[tuple[Any, str, int]]:  # noqa: ANN401
 
 
 def _canonical(tree: Any, tables: Mapping[str, Table]) -> Any:  # noqa: ANN401 - sqlglot's
-    """Return a qualified query without what makes no difference: parentheses, quotes, aliases, unused columns."""
+    """Return a qualified query in a canonical form: without parentheses, quotes, own aliases and unused columns."""
     columns = [column for column, _, _ in _known_columns(tree)]
     nodes = [node for node in tree.find_all(exp.Table) if _version_of(node)[0]]
     aliases = {node.alias: f"t{number}" for number, node in enumerate(nodes)}
@@ -376,7 +369,7 @@ def _canonical(tree: Any, tables: Mapping[str, Table]) -> Any:  # noqa: ANN401 -
     for exists in tree.find_all(exp.Exists):
         if isinstance(exists.this, exp.Select) and not exists.this.args.get("distinct"):
             exists.this.set("expressions", [exp.Literal.number(1)])
-    with suppress(SqlglotError):  # a star of a table that is not known
+    with suppress(SqlglotError):  # a star of an unknown table
         pushdown_projections(tree)
     for node in list(tree.find_all(exp.Paren)):
         node.replace(node.this)

@@ -1,7 +1,7 @@
-"""Statements of a text, each parsed, with places in the text, and what comes of them: edits and findings.
+"""Splits a text into SQL statements and parses them, and declares the results of an update: edits and findings.
 
-What something else fills in (Grafana, `str.format`, DB API, a variable of Jinja) is covered by names of the same
-length, so that a statement can be parsed and every place stays.
+Placeholders (of Grafana, `str.format`, DB API, Jinja) are replaced by names of the same length, so that a statement can
+be parsed and all places remain valid.
 """
 
 import logging
@@ -19,7 +19,7 @@ from ranklake.errors import did_you_mean
 from ranklake.lake.migrations.queries.tables import Table
 from ranklake.lake.migrations.steps.step import MigrationError
 
-logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # what it cannot read is a finding here, with its line
+logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # its parse errors are reported as findings
 
 Span = tuple[int, int]
 
@@ -27,18 +27,18 @@ DIALECTS: Final = ("postgres", "duckdb", "trino")
 """sqlglot's names; DataFusion's SQL is close to PostgreSQL's."""
 
 BLANK: Final = r"(?:\s|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*"
-"""Blanks and comments, as a pattern that takes each of them in one way only: a banner of many costs no more."""
+"""Pattern for whitespace and comments. It is unambiguous, so that long comments do not cause backtracking."""
 
 BEGINS: Final = r"(?:\(\s*)*(?:select|with|from|explain|show|describe|desc|summarize|pivot|unpivot|table|values)\b"
-"""What queries begin with, as a pattern."""
+"""Pattern for the begin of a query."""
 
 MACRO: Final = "___"
-"""What the name of a Grafana macro begins with once its dollar is covered."""
+"""Begin of a Grafana macro's name after its dollar sign was replaced."""
 
 _ABOUT: Final = frozenset(
     "SHOW DESCRIBE DESC SUMMARIZE EXPLAIN PIVOT UNPIVOT COPY EXPORT TABLE PRAGMA CALL".split()  # noqa: SIM905 - one line
 )
-"""What statements begin with that take a table and name no column."""
+"""First words of statements that use a table without naming columns."""
 
 _STAR: Final = re.compile(r"(?:\bselect\s|[,.])\s*\*", re.IGNORECASE)
 _FILLED_IN: Final = re.compile(
@@ -55,12 +55,12 @@ _VARIABLE: Final = re.compile(r"\$(?!__)\w+|\$__\w+(?!\w*\s*\()")
 
 
 class UnreadableError(Exception):
-    """A file is not what its name says; the text is a clause."""
+    """A file does not have the format of its suffix. The message is a clause."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Edit:
-    """Other text between two places, in characters; an insertion where they are the same."""
+    """Replaces the text between two places, in characters. Equal places mean an insertion."""
 
     begin: int
     end: int
@@ -69,9 +69,9 @@ class Edit:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """Something that a person has to look at, by its place in characters.
+    """Something that a person must check, with its place in characters.
 
-    A note needs no work: the query was brought along all the same.
+    A note needs no work: the query was updated nevertheless.
     """
 
     place: int
@@ -81,24 +81,26 @@ class Finding:
 
 @dataclass(slots=True)
 class Outcome:
-    """What comes of a text."""
+    """Edits and findings for a text."""
 
     edits: list[Edit] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing keeps its edits from being made."""
+        """Whether the edits can be made, because all findings are notes."""
         return all(finding.is_note for finding in self.findings)
 
     def add(self, other: "Outcome", shift: int = 0) -> None:
-        """Add what comes of a part that begins at a place."""
+        """Add the outcome for a part of the text that begins at `shift`."""
         self.edits += [Edit(edit.begin + shift, edit.end + shift, edit.text) for edit in other.edits]
-        self.findings += [Finding(one.place + shift, one.message, one.is_note) for one in other.findings]
+        self.findings += [
+            Finding(finding.place + shift, finding.message, finding.is_note) for finding in other.findings
+        ]
 
 
 def apply_edits(text: str, edits: Sequence[Edit]) -> str:
-    """Return a text with edits made, which must not overlap."""
+    """Return a text with edits made. Edits must not overlap."""
     parts, end = [], 0
     for edit in sorted(edits):
         parts += [text[end : edit.begin], edit.text]
@@ -108,20 +110,20 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement.
+    """An SQL statement.
 
     Attributes
     ----------
     begin
-        Where it begins in its text.
+        Place of the statement in its text.
     text
-        It, with placeholders covered.
+        The statement, with placeholders replaced by names.
     words
-        Its words in small letters, those of placeholders among them.
+        Its words in lower case, including those of placeholders.
     trees
-        What dialects of sqlglot parse it to, with places in `text`; none where it is not understood.
+        sqlglot's trees by dialect, with places in `text`; empty if no dialect can parse it.
     placeholders
-        Where in `text` something is filled in, with what was written there.
+        Original texts of placeholders by their places in `text`.
     """
 
     begin: int
@@ -131,12 +133,12 @@ class Statement:
     placeholders: Mapping[Span, str]
 
     def filled_in(self, begin: int, end: int | None = None) -> str:
-        """Return the placeholder at a place, or between two, as it was written; empty where there is none."""
+        """Return the original text of a placeholder at a place, or between two places; empty if there is none."""
         last = begin if end is None else end
         return next((text for (low, high), text in self.placeholders.items() if low <= last and begin < high), "")
 
     def after(self, edits: Sequence[Edit], dialects: Iterable[str]) -> "Statement":
-        """Return it with edits made, parsed again."""
+        """Return the statement with edits made, parsed again."""
         placeholders = {}
         for (low, high), text in self.placeholders.items():
             shift = sum(len(edit.text) - edit.end + edit.begin for edit in edits if edit.end <= low)
@@ -144,19 +146,19 @@ class Statement:
         return _statement(self.begin, apply_edits(self.text, edits), placeholders, dialects)
 
     def may_change(self, tables: Mapping[str, Table]) -> bool:
-        """Whether it may ask tables for what they call otherwise, as far as its words tell."""
+        """Whether the statement may use changed columns or names of tables, judging by its words."""
         moving = {name for table in tables.values() for version in table.versions for name in table.moving(version)}
         is_whole = self.text.split(None, 1)[0].upper() in _ABOUT or _STAR.search(self.text) is not None
         return is_whole or not self.words.isdisjoint(moving) or any(table.is_renamed for table in tables.values())
 
 
 def outermost(tree: Any) -> list[Any]:  # noqa: ANN401 - sqlglot's
-    """Return the queries of a tree that are part of no other."""
+    """Return the queries of a tree that are not part of another query."""
     return [query for query in tree.find_all(exp.Query) if query.find_ancestor(exp.Query) is None]
 
 
 def dialects_of(name: str | None) -> tuple[str, ...]:
-    """Return the dialects to try: all, or one. Raises `MigrationError` for one that sqlglot does not know."""
+    """Return the dialects to try: all, or the given one. Raises `MigrationError` for an unknown dialect."""
     if name is None:
         return DIALECTS
     chosen = "postgres" if name.lower() == "datafusion" else name.lower()
@@ -169,7 +171,7 @@ def dialects_of(name: str | None) -> tuple[str, ...]:
 
 
 def is_about(text: str, tables: Mapping[str, Table]) -> bool:
-    """Whether a text that is not parsed may ask a table for what it calls otherwise."""
+    """Whether a text that is not parsed may query changed columns of a table."""
     words = set(re.findall(r"\w+", text.lower()))
     is_wild = _STAR.search(text) is not None
     return any(
@@ -180,7 +182,7 @@ def is_about(text: str, tables: Mapping[str, Table]) -> bool:
 
 
 def statements(text: str, holes: Sequence[Span] = (), dialects: Sequence[str] = DIALECTS) -> Iterator[Statement]:
-    """Yield the statements of a text; `holes` are further places where something is filled in."""
+    """Yield the statements of a text. `holes` are places of placeholders in addition to those that are recognized."""
     plain, spans = _cover_placeholders(text, holes)
     for begin, end in _slices(plain, dialects):
         part = plain[begin:end]
@@ -197,7 +199,7 @@ def _statement(begin: int, text: str, placeholders: Mapping[Span, str], dialects
 
 
 def _cover_placeholders(text: str, holes: Sequence[Span]) -> tuple[str, list[Span]]:
-    """Return a text with its placeholders covered by names, and where those are."""
+    """Return a text with placeholders replaced by names of the same length, and the places of the placeholders."""
     spans = list(holes)
     for begin, end in holes:
         text = text[:begin] + _name(end - begin) + text[end:]
@@ -212,7 +214,7 @@ def _name(length: int) -> str:
 
 
 def _slices(text: str, dialects: Sequence[str]) -> Iterator[Span]:
-    """Yield where each statement begins and ends."""
+    """Yield begin and end of each statement."""
     for dialect in dialects:
         try:
             tokens = Dialect.get_or_raise(dialect).tokenize(text)
@@ -235,7 +237,7 @@ def _slices(text: str, dialects: Sequence[str]) -> Iterator[Span]:
 
 
 def parse(text: str, dialect: str) -> Any:  # noqa: ANN401 - sqlglot's
-    """Sqlglot's tree; None where the dialect does not take the text, or only for a command or an expression."""
+    """Return sqlglot's tree; None if the text is invalid in the dialect, or parsed as a command or an expression."""
     try:
         (tree,) = Dialect.get_or_raise(dialect).parse(text)
     except (SqlglotError, ValueError):
@@ -243,7 +245,7 @@ def parse(text: str, dialect: str) -> Any:  # noqa: ANN401 - sqlglot's
     if tree is None or tree.find(exp.Command):
         return None
     if isinstance(tree, exp.Alias | exp.Condition) and not isinstance(tree, exp.Query):
-        return None  # such as another dialect's keyword and an alias
+        return None  # such as a keyword of another dialect, followed by an alias
     if any(isinstance(node.args.get("alias"), exp.Placeholder) for node in tree.find_all(exp.Alias)):
         return None  # DuckDB's `alias: expression`
     names = (node.this for node in tree.find_all(exp.Table) if isinstance(node.this, exp.Identifier))

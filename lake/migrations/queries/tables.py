@@ -1,4 +1,4 @@
-"""What queries may name: tables with the columns of each version, and what became of them since."""
+"""The tables that queries may name: their columns in each version, and how migrations replaced these."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,32 +22,32 @@ cluster cube current_path current_schema distribute exclude explain force groupi
 json_exists json_object json_query json_table json_value listagg match_recognize minus normalize recursive regexp revoke
 rlike rollback rollup skip sort system_user top trim uescape unnest view xor
 """
-"""Keywords of PostgreSQL, Trino and DataFusion that sqlglot does not list."""
+"""Reserved words of PostgreSQL, Trino and DataFusion that sqlglot does not list."""
 _RESERVED: Final = frozenset(_MORE_KEYWORDS.split()).union(
     *(Dialect.get_or_raise(name).generator_class.RESERVED_KEYWORDS for name in ("duckdb", "trino"))
 )
-"""What names no column without quotes in PostgreSQL, DuckDB, Trino or DataFusion."""
+"""Words that need quotes as column names in PostgreSQL, DuckDB, Trino or DataFusion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A column of the later version, within an expression."""
+    """A column of the newest version within an expression."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What replaces a column of an earlier version in the later one.
+    """The replacement of a column of an earlier version.
 
     Attributes
     ----------
     pieces
-        An expression: text, and columns of the later version.
+        An expression: SQL text, and columns of the newest version.
     gone
-        Why the column has no replacement; else empty.
+        Why there is no replacement; empty if there is one.
     note
-        What a reader should know of the replacement.
+        A note for the user about the replacement; may be empty.
     """
 
     pieces: tuple[str | Name, ...]
@@ -56,17 +56,17 @@ class Meaning:
 
     @property
     def plain(self) -> str | None:
-        """Name of the column that it is; None where it is computed."""
+        """Name of the column, if the expression is a single column; else None."""
         only = self.pieces[0] if len(self.pieces) == 1 else None
         return only.name if isinstance(only, Name) else None
 
     @property
     def names(self) -> list[str]:
-        """Columns that it is made of."""
+        """Columns in the expression."""
         return [piece.name for piece in self.pieces if isinstance(piece, Name)]
 
     def text(self, qualifier: str = "", quote: str = '"') -> str:
-        """Return it as SQL; the qualifier ends in its dot, or is empty."""
+        """Return the expression as SQL. `qualifier` is empty or ends with a dot."""
         return "".join(
             piece if isinstance(piece, str) else qualifier + quote_name(piece.name, quote) for piece in self.pieces
         )
@@ -74,18 +74,18 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table at each version that a query may have been written for.
+    """A table with all versions for which a query may have been written.
 
     Attributes
     ----------
     versions
-        Names of its columns by version, in their order; queries are brought to the last.
+        Column names by version, in order. Queries are updated to the newest version.
     meanings
-        Replacements of columns that changed, by version and column.
+        Replacements of changed columns, by version and column.
     metrics
-        Successors of renamed metrics in rows of the table, by the former name.
+        Successors of renamed metrics in rows of the table, by former name.
     called
-        What queries call the table at the last version.
+        Name of the table in queries at the newest version.
     """
 
     name: str
@@ -96,48 +96,48 @@ class Table:
 
     @property
     def is_renamed(self) -> bool:
-        """Whether queries call it otherwise now."""
+        """Whether the newest version has another name in queries."""
         return bool(self.called) and self.called != self.name
 
     @property
     def newest(self) -> int:
-        """The version that queries are brought to."""
+        """The newest version."""
         return max(self.versions)
 
     @property
     def touched(self) -> frozenset[str]:
-        """Columns of any version that changed since."""
+        """Columns of any version that changed until the newest."""
         return frozenset(name for meanings in self.meanings.values() for name in meanings)
 
     def changed_columns(self, version: int) -> dict[str, Meaning]:
-        """Columns of a version that have another name, an expression or no replacement now."""
+        """Columns of a version that the newest version replaces by another column, an expression or nothing."""
         return {name: meaning for name, meaning in self.meanings.get(version, {}).items() if meaning.plain != name}
 
     def added_columns(self, version: int) -> set[str]:
-        """Columns of the last version that no earlier column became."""
+        """Columns of the newest version that replace no column of the given version."""
         meanings = self.meanings.get(version, {})
         before = {new for old in self.versions[version] for new in (meanings[old].names if old in meanings else [old])}
         return set(self.versions[self.newest]) - before
 
     def moving(self, version: int) -> set[str]:
-        """Names that the version or the last one lacks, and names whose column changed."""
+        """Names that are not in both the given and the newest version, and names of changed columns."""
         return set(self.versions[version]) ^ set(self.versions[self.newest]) | self.meanings.get(version, {}).keys()
 
 
 def quote_name(name: str, quote: str) -> str:
-    """Return a name as SQL, in the dialect's quotes where it is a keyword."""
+    """Return a name as SQL, in the dialect's quotes if it is a reserved word."""
     return f"{quote}{name}{quote}" if name in _RESERVED else name
 
 
 def load_tables(
     metrics: Mapping[str, MetricSuccessor] | None = None, overlay: Overlay | None = None
 ) -> dict[str, Table]:
-    """Every table of this release by each of its names, with its versions.
+    """Return all tables by each of their names, with their versions.
 
     Parameters
     ----------
     metrics
-        Successors of renamed metrics, by the former name.
+        Successors of renamed metrics, by former name.
     overlay
         An operator's overlay, whose tables may have migrations.
     """
@@ -153,13 +153,13 @@ def load_tables(
         released = {version: contract_at(name, version, overlay) for version in range(first, last + 1)}
         versions = {version: _types(shape) | extra for version, shape in released.items()}
         steps = {version: migration.steps for version, migration in by_version.items()}
-        for migration in added:  # columns that an overlay adds come after all versions of ours
+        for migration in added:  # versions of an overlay's columns follow all packaged versions
             steps[max(versions)] = migration.steps
             extra = _types(added_at(name, migration.to_version, overlay))
             versions[FIRST_OWN + migration.from_version] = _types(released[last]) | extra
-        for spoken in {name, *(shape.name for shape in released.values())}:
-            table = table_at(spoken, versions, steps)
-            tables[spoken] = replace(table, metrics=metrics or {}, called=released[last].name)
+        for query_name in {name, *(version.name for version in released.values())}:
+            table = table_at(query_name, versions, steps)
+            tables[query_name] = replace(table, metrics=metrics or {}, called=released[last].name)
     return tables
 
 
@@ -168,7 +168,7 @@ def _types(contract: Contract) -> dict[str, str]:
 
 
 def table_at(name: str, versions: Mapping[int, Mapping[str, str]], steps: Mapping[int, Iterable[Step]]) -> Table:
-    """Return a table with the types of its columns by version, and the steps from each version to the one after it."""
+    """Return a table, given the column types of each version, and the steps from each version to the next."""
     order = sorted(versions)
     meanings = {}
     for place, begin in enumerate(order):
@@ -184,18 +184,18 @@ def table_at(name: str, versions: Mapping[int, Mapping[str, str]], steps: Mappin
 
 
 def _after(meaning: Meaning, step: Step, types: dict[str, str]) -> Meaning:
-    """Return what a column is after one more step. `types` are those before the step, and are brought along with it."""
+    """Return a replacement after one more step. Updates `types`, the column types before the step."""
     pieces: list[str | Name] = []
     note = meaning.note
     for piece in meaning.pieces:
-        lead = step.successor(piece.name) if isinstance(piece, Name) else None
+        new = step.successor(piece.name) if isinstance(piece, Name) else None
         if not isinstance(piece, Name):
             pieces.append(piece)
-        elif lead is not None:
-            types[lead.name] = types.get(piece.name, "")
-            pieces += _converted_back(lead, types[lead.name])
-            if lead.factor not in {1, -1} and types[lead.name] in _INTEGERS:
-                note = f"where {lead.name} is no whole number of its former unit, it is rounded"
+        elif new is not None:
+            types[new.name] = types.get(piece.name, "")
+            pieces += _converted_back(new, types[new.name])
+            if new.factor not in {1, -1} and types[new.name] in _INTEGERS:
+                note = f"where {new.name} is no whole number of its former unit, it is rounded"
             if isinstance(step, Retype) and step.column == piece.name:
                 types[piece.name] = step.to
                 note = f"{piece.name} has type {step.to} now; look at divisions of whole numbers"
@@ -206,25 +206,25 @@ def _after(meaning: Meaning, step: Step, types: dict[str, str]) -> Meaning:
     return replace(meaning, pieces=tuple(pieces), note=note)
 
 
-def _converted_back(lead: ColumnSuccessor, type_: str) -> tuple[str | Name, ...]:
-    """Return the old value of the new; of integers the nearest, also where an engine truncates a quotient."""
-    if (lead.factor, lead.offset) == (1, 0):
-        return (Name(lead.name),)
-    value: tuple[str | Name, ...] = (Name(lead.name),)
-    if lead.offset:
-        value = ("(", *value, f" {'-' if lead.offset > 0 else '+'} {_number(abs(lead.offset))}", ")")
-    inverse = 1 / lead.factor
+def _converted_back(new: ColumnSuccessor, type_: str) -> tuple[str | Name, ...]:
+    """Return an expression for the old value from the new one; rounded for integers, where engines may truncate."""
+    value: tuple[str | Name, ...] = (Name(new.name),)
+    if (new.factor, new.offset) == (1, 0):
+        return value
+    if new.offset:
+        value = ("(", *value, f" {'-' if new.offset > 0 else '+'} {_number(abs(new.offset))}", ")")
+    inverse = 1 / new.factor
     is_integer = type_ in _INTEGERS
-    if abs(inverse - round(inverse)) < 1e-9 * abs(inverse):  # 1 / 0.001 is 1000, whatever binary fractions say
+    if abs(inverse - round(inverse)) < 1e-9 * abs(inverse):  # 1 / 0.001 is 1000, except for a rounding error
         value = (*value, f" * {_number(round(inverse))}") if round(inverse) != 1 else value
     elif is_integer:
-        value = ("round(", *value, f" / {_number(lead.factor, 'e0')}", ")")
+        value = ("round(", *value, f" / {_number(new.factor, 'e0')}", ")")
     else:
-        value = (*value, f" / {_number(lead.factor)}")
+        value = (*value, f" / {_number(new.factor)}")
     return ("CAST(", *value, f" AS {_INTEGERS[type_]})") if is_integer else ("(", *value, ")")
 
 
 def _number(value: float, end: str = "") -> str:
-    """Return a number as SQL, in parentheses where it has a sign."""
+    """Return a number as SQL, in parentheses if it is negative. `end` is appended to whole numbers."""
     text = f"{int(value)}{end}" if float(value).is_integer() and abs(value) < 2**53 else repr(float(value))
     return f"({text})" if value < 0 else text

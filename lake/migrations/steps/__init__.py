@@ -1,1 +1,1 @@
-"""Steps of migrations, a kind a module; `kinds` says which there are."""
+"""The kinds of steps of migrations. `KINDS` in `migration.py` lists them."""

@@ -30,28 +30,28 @@ from ranklake.lake.migrations.steps.step import (
 
 @dataclass(frozen=True, slots=True)
 class Add(ColumnStep):
-    """A new column: NULL, or its default, in all stored rows; `fill` writes the default into them."""
+    """Adds a column. In stored rows it is NULL or has its default; `fill` rewrites the files with the default."""
 
     fill: bool = False
 
     @property
     def keeps_files(self) -> bool:
-        """Whether stored files need not be rewritten."""
+        """Whether applying the step rewrites no data file."""
         return not self.fill
 
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
-        """Add the column as the next contract has it."""
+        """Add the column as in the new contract."""
         if self.column in before or self.column not in after:
-            why = "is there already" if self.column in before else "is not in the next contract"
-            raise MigrationError(f"{self.text}: {self.column!r} {why}", hint="correct the step")
+            reason = "is there already" if self.column in before else "is not in the next contract"
+            raise MigrationError(f"{self.text}: {self.column!r} {reason}", hint="correct the step")
         return {**before, self.column: after[self.column]}
 
     def names_before(self, after: Names) -> Names:
-        """Return names without it."""
+        """Return the names without the new column."""
         return tuple(name for name in after if name != self.column)
 
     def undone(self, rows: pa.Table) -> pa.Table:
-        """Drop it again."""
+        """Drop the column."""
         return drop_columns(rows, self.column)
 
     @property
@@ -61,19 +61,19 @@ class Add(ColumnStep):
 
     @property
     def touched(self) -> frozenset[str]:
-        """Nothing that was there."""
+        """No existing column."""
         return frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Rename(ColumnStep):
-    """Another name for the same values; queries may use the earlier one until a day."""
+    """Renames a column. Queries may use the former name until a day."""
 
     to: str
     until: date | None = None
 
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
-        """Put the column under its new name, at the same place."""
+        """Rename the column, at the same place."""
         del after
         shape = self.column_shape(before)
         if self.to in before:
@@ -103,17 +103,17 @@ class Rename(ColumnStep):
 
 
 NARROW: Final = (pa.float32(), pa.date32())
-"""Types that Arrow casts to without a word about what is lost."""
+"""Types to which Arrow casts without an error if precision is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retype(ColumnStep):
-    """A wider type for the same values. Undone it stays wide until `narrow_rows` gives it the type of before."""
+    """Changes a column to a wider type. Undoing the step keeps the wide type; `narrow_rows` casts it back."""
 
     to: str
 
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
-        """Widen it; what would lose values is refused."""
+        """Widen the type. Raises `MigrationError` for a type that would lose values."""
         del after
         shape = self.column_shape(before)
         if self.to not in WIDER.get(shape.type, set()):
@@ -123,12 +123,12 @@ class Retype(ColumnStep):
         return replace_column(before, self.column, replace(shape, type=self.to))
 
     def rows(self, rows: pa.Table) -> pa.Table:
-        """Cast it."""
+        """Cast the column."""
         return change_column(rows, self.column, lambda values: values.cast(ARROW_TYPES[self.to]))
 
     @property
     def breaks_readers(self) -> bool:
-        """A reader of the narrow type reads the wide one."""
+        """False, as queries work with the wider type."""
         return False
 
     @property
@@ -138,19 +138,19 @@ class Retype(ColumnStep):
 
 
 def narrow_rows(rows: pa.Table, target: Contract) -> pa.Table:
-    """Return rows under the types of an earlier contract, which may be narrower.
+    """Cast rows to the types of an earlier contract, which may be narrower.
 
-    Raises `pyarrow.ArrowInvalid` for values out of the narrow type's range; rounding to float32 is accepted.
+    Raises `pyarrow.ArrowInvalid` for values outside the narrow type's range. Rounding to float32 is accepted.
     """
     for column in target.columns:
-        meant = ARROW_TYPES[column.type]
-        if column.name in rows.column_names and meant in NARROW:
-            rows = change_column(rows, column.name, partial(narrow_to, to=meant, name=column.name))
+        type_ = ARROW_TYPES[column.type]
+        if column.name in rows.column_names and type_ in NARROW:
+            rows = change_column(rows, column.name, partial(narrow_to, to=type_, name=column.name))
     return rows
 
 
 def narrow_to(values: pa.ChunkedArray, to: pa.DataType, name: str) -> pa.ChunkedArray:
-    """Return values of a column under one of `NARROW`. Raises `pyarrow.ArrowInvalid`, as `narrow_rows` does."""
+    """Cast values to a type of `NARROW`. Raises `pyarrow.ArrowInvalid` as `narrow_rows` does."""
     narrowed = values.cast(to)
     if values.type == to:
         return narrowed
@@ -165,7 +165,7 @@ def narrow_to(values: pa.ChunkedArray, to: pa.DataType, name: str) -> pa.Chunked
 
 @dataclass(frozen=True, slots=True)
 class Drop(ColumnStep):
-    """No such column any more; its values go."""
+    """Drops a column with its values."""
 
     @property
     def lost(self) -> Names:
@@ -173,13 +173,13 @@ class Drop(ColumnStep):
         return (self.column,)
 
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
-        """Take the column away."""
+        """Remove the column."""
         del after
         self.column_shape(before)
         return {name: shape for name, shape in before.items() if name != self.column}
 
     def rows(self, rows: pa.Table) -> pa.Table:
-        """Take it out."""
+        """Drop the column."""
         return drop_columns(rows, self.column)
 
     @property
@@ -190,9 +190,9 @@ class Drop(ColumnStep):
 
 @dataclass(frozen=True, slots=True)
 class Convert(ColumnStep):
-    """Another unit: new value = old value times `factor` + `offset`, under the name `to`.
+    """Converts a column to another unit: new value = old value times `factor` plus `offset`, with the name `to`.
 
-    Queries may use the earlier name, in the earlier unit, until a day.
+    Queries may use the former name, with values in the former unit, until a day.
     """
 
     to: str
@@ -202,7 +202,7 @@ class Convert(ColumnStep):
     until: date | None = None
 
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
-        """Give the column its new name and unit; whole numbers stay whole."""
+        """Change the column's name and unit. Raises `MigrationError` if whole numbers would get fractions."""
         del after
         shape = self.column_shape(before)
         if self.to != self.column and self.to in before:
@@ -225,7 +225,7 @@ class Convert(ColumnStep):
         return replace_name(before, self.column, self.to)
 
     def successor(self, name: str) -> ColumnSuccessor | None:
-        """Return how its values are converted."""
+        """Return the new column with factor and offset."""
         return (
             ColumnSuccessor(self.to, self.factor, self.offset, self.unit)
             if name == self.column
@@ -237,11 +237,11 @@ class Convert(ColumnStep):
         return replace_name(after, self.to, self.column)
 
     def rows(self, rows: pa.Table) -> pa.Table:
-        """Convert the values; numbers that grow out of their type raise."""
+        """Convert the values. Raises an Arrow error for numbers that exceed their type."""
         return rename_column(change_column(rows, self.column, self.convert_values), self.column, self.to)
 
     def convert_values(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return values in the new unit, of the type that they have."""
+        """Return values in the new unit, with the same type."""
         if pa.types.is_integer(values.type):
             grown = pc.multiply_checked(values.cast(pa.int64()), int(self.factor))
             return pc.add_checked(grown, int(self.offset)).cast(values.type)
@@ -249,7 +249,7 @@ class Convert(ColumnStep):
         return narrow_to(wide, values.type, self.column)
 
     def undone(self, rows: pa.Table) -> pa.Table:
-        """Convert the values back; whole numbers that would not be whole then raise."""
+        """Convert the values back. Raises an Arrow error for whole numbers that would get fractions."""
         return rename_column(change_column(rows, self.to, self._back), self.to, self.column)
 
     def _back(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -276,14 +276,14 @@ def _is_whole(number: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RenameTable(Step):
-    """Another name for the table; queries may use the earlier one until a day.
+    """Renames the table in queries. They may use the former name until a day.
 
     Attributes
     ----------
     earlier, to
-        What queries call it before the step, and after it.
+        Name of the table in queries before and after the step.
     until
-        Last day on which they may use the earlier name.
+        Last day on which queries may use the former name.
     """
 
     earlier: str
@@ -292,12 +292,12 @@ class RenameTable(Step):
 
     @property
     def keeps_files(self) -> bool:
-        """No row changes."""
+        """True, as no row changes."""
         return True
 
     @property
     def keeps_files_back(self) -> bool:
-        """No row changes."""
+        """True, as no row changes."""
         return True
 
     @property
@@ -307,11 +307,11 @@ class RenameTable(Step):
 
     @property
     def breaks_readers(self) -> bool:
-        """Readers of columns see none of it."""
+        """False, as queries keep finding the columns."""
         return False
 
     def unknown_before(self, after: Names) -> Names:
-        """Return what is unknown already."""
+        """Return the same columns."""
         return after
 
     @property

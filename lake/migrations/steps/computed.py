@@ -1,4 +1,4 @@
-"""Columns made of others by SQL expressions: one split into several, several merged into one."""
+"""Steps that compute columns by SQL expressions: split one column into several, or merge several into one."""
 
 import re
 from abc import abstractmethod
@@ -16,25 +16,24 @@ from ranklake.lake.migrations.steps.step import MigrationError, Names, Shape, Sh
 if TYPE_CHECKING:
     from ranklake.lake.query.engine import DataFrame
 
-Values = Mapping[str, pa.ChunkedArray]
-"""Columns by name."""
 
 Expressions = tuple[tuple[str, str], ...]
-"""Name of a column, and the expression that it is; DataFusion's SQL."""
+"""Pairs of a column's name and its expression in DataFusion's SQL."""
 
 _PLAIN: Final = re.compile(r"\s*(Projection|TableScan|SubqueryAlias)\b")
 _VALUE: Final = re.compile("'[^']*'")
-"""What an error may quote of a row; it may be classified."""
+"""A value that an error may quote. It may be classified."""
 
-_FICKLE: Final = re.compile(
+_VOLATILE: Final = re.compile(
     r"\b(?:(?:random|uuid|now|today|version)\s*\(|current_(?:date|time|timestamp)\b)", re.IGNORECASE
 )
 
 
 def evaluate(rows: pa.Table, names: tuple[str, ...], expressions: Expressions) -> list[pa.ChunkedArray]:
-    """Return the values of expressions over some columns of rows; one that the rows lack is NULL.
+    """Return the values of expressions over some columns of rows. A column that the rows lack is NULL.
 
-    Raises `pyarrow.ArrowInvalid` where an expression fails on a value, and `MigrationError` where it is none of a row.
+    Raises `pyarrow.ArrowInvalid` if an expression fails on a value, and `MigrationError` if it is invalid or uses more
+    than its row.
     """
     if not rows.num_rows:
         return [pa.chunked_array([pa.nulls(0)]) for _ in expressions]
@@ -50,12 +49,12 @@ def evaluate(rows: pa.Table, names: tuple[str, ...], expressions: Expressions) -
 
 
 def types_of(columns: Mapping[str, pa.DataType], expressions: Expressions) -> list[pa.DataType]:
-    """Return the types of expressions over some columns. Raises `MigrationError` where one is none of a row."""
+    """Return the types of expressions over some columns. Raises `MigrationError` for an invalid expression."""
     return list(_plan(pa.schema(list(columns.items())).empty_table(), expressions).schema().types)
 
 
 def _plan(rows: pa.Table, expressions: Expressions) -> "DataFrame":
-    from ranklake.lake.query.engine import engine  # heavy, and few migrations compute anything
+    from ranklake.lake.query.engine import engine  # slow to import, and needed by few migrations
 
     ctx = engine(1)
     batches = rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
@@ -66,7 +65,7 @@ def _plan(rows: pa.Table, expressions: Expressions) -> "DataFrame":
         plan = frame.logical_plan().display_indent()
     except Exception as error:  # noqa: BLE001 - DataFusion raises nothing narrower
         raise MigrationError(f"no expression: {_one_line(error)}", hint="correct it") from None
-    if not all(map(_PLAIN.match, plan.splitlines())) or any(_FICKLE.search(text) for _, text in expressions):
+    if not all(map(_PLAIN.match, plan.splitlines())) or any(_VOLATILE.search(text) for _, text in expressions):
         message = "an expression looks at more than its row"
         raise MigrationError(message, hint="leave away aggregates, windows, subqueries, and what differs each time")
     return frame
@@ -85,49 +84,41 @@ def _one_line(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Computed(Step):
-    """Columns that become others.
+    """A step that replaces columns by computed ones.
 
-    Where it says how they come back, each row is held to it, and a migration that would lose a value stops. Where it
-    does not, their values are lost, and somebody has to approve that.
+    If the step has reverse expressions, each row is checked against them, and the migration fails if a value would be
+    lost. Without them the old values are lost, and the migration needs an approval.
     """
 
     @property
     @abstractmethod
     def sources(self) -> Names:
-        """Columns that go."""
+        """The removed columns."""
 
     @property
     @abstractmethod
     def into_by(self) -> Expressions:
-        """Columns that come."""
+        """The new columns with their expressions."""
 
     @property
     @abstractmethod
     def comes_back(self) -> Expressions:
-        """The columns that went, of those that came; nothing where they are lost."""
+        """The removed columns with their reverse expressions; empty if the values are lost."""
 
     @property
     def came(self) -> Names:
-        """Columns that come."""
+        """The new columns."""
         return tuple(name for name, _ in self.into_by)
 
     @property
     def is_reversible(self) -> bool:
-        """Whether expressions say how the columns that went come back."""
+        """Whether the step has reverse expressions."""
         return bool(self.comes_back)
 
-    def made(self, rows: pa.Table) -> Values:
-        """Compute the new columns."""
-        return _values(rows, self.sources, self.into_by)
-
-    def made_back(self, rows: pa.Table) -> Values:
-        """Compute the old columns of the new."""
-        return _values(rows, self.came, self.comes_back)
-
     def refuse_types(self, before: Shapes, after: Mapping[str, Shape]) -> None:
-        """Raise `MigrationError` where values are computed that the column would round without a word.
+        """Raise `MigrationError` if storing a computed value would round it silently.
 
-        What comes back would be held against what was computed, and not against what was stored.
+        The check of reverse expressions uses computed values, and would not notice the rounding.
         """
         if not self.comes_back:
             return
@@ -135,77 +126,79 @@ class Computed(Step):
             raise MigrationError(f"{self.text}: back is not of {', '.join(self.sources)}", hint="name each once")
         types = types_of({name: ARROW_TYPES[before[name].type] for name in self.sources}, self.into_by)
         for name, computed_type in zip(self.came, types, strict=True):
-            meant = ARROW_TYPES[after[name].type]
-            if meant in NARROW and computed_type != meant:
-                hint = f"cast it there: CAST(… AS {'REAL' if meant == pa.float32() else 'DATE'})"
+            stored_type = ARROW_TYPES[after[name].type]
+            if stored_type in NARROW and computed_type != stored_type:
+                hint = f"cast it there: CAST(… AS {'REAL' if stored_type == pa.float32() else 'DATE'})"
                 raise MigrationError(
-                    f"{self.text}: {name} is {meant}, and its expression gives {computed_type}", hint=hint
+                    f"{self.text}: {name} is {stored_type}, and its expression gives {computed_type}", hint=hint
                 )
 
     def former_expression(self, name: str) -> tuple[str, Names]:
-        """Return how it is computed back."""
+        """Return the reverse expression of a column, and the new columns."""
         return dict(self.comes_back).get(name, ""), self.came
 
     @property
     def lost(self) -> Names:
-        """All that went, where nothing says how it comes back."""
+        """The removed columns, if the step is not reversible."""
         return () if self.is_reversible else self.sources
 
     @property
     def touched(self) -> frozenset[str]:
-        """The columns that go."""
+        """The removed columns."""
         return frozenset(self.sources)
 
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
-        """Take the sources away, and add what comes as the next contract has it."""
+        """Remove the sources, and add the new columns as in the new contract."""
         for name in self.sources:
             require_column(self, name, before)
-        left = {name: shape for name, shape in before.items() if name not in self.sources}
+        shapes = {name: shape for name, shape in before.items() if name not in self.sources}
         for name in self.came:
-            if name in left or name not in after:
-                why = "is taken" if name in left else "is not in the next contract"
-                raise MigrationError(f"{self.text}: {name!r} {why}", hint="correct the step")
-            left[name] = after[name]
+            if name in shapes or name not in after:
+                reason = "is taken" if name in shapes else "is not in the next contract"
+                raise MigrationError(f"{self.text}: {name!r} {reason}", hint="correct the step")
+            shapes[name] = after[name]
         if self.until is not None and not self.is_reversible:
             hint = "say back, or take until away"
             raise MigrationError(f"{self.text}: a former name cannot answer, as nothing says its values", hint=hint)
         self.refuse_types(before, after)
-        return left
+        return shapes
 
     def names(self, before: Names) -> Names:
-        """Refuse to take a column of the key away."""
-        if gone := [name for name in before if name in self.sources]:
+        """Raise `MigrationError` if a column of the key is removed."""
+        if removed := [name for name in before if name in self.sources]:
             hint = "keep the columns of the key"
-            raise MigrationError(f"{self.text}: {gone[0]!r} is part of the key", hint=hint)
+            raise MigrationError(f"{self.text}: {removed[0]!r} is part of the key", hint=hint)
         return before
 
     def names_before(self, after: Names) -> Names:
-        """Leave away what was not there."""
+        """Return the names without the new columns."""
         new = set(self.came) - set(self.sources)
         return tuple(name for name in after if name not in new)
 
     def unknown_before(self, after: Names) -> Names:
-        """Add the sources where one of what they are made back from is unknown."""
-        known = self.is_reversible and set(self.came).isdisjoint(after)
-        return (*self.names_before(after), *(() if known else self.sources))
+        """Add the sources, unless they can be computed from the new columns."""
+        is_restorable = self.is_reversible and set(self.came).isdisjoint(after)
+        return (*self.names_before(after), *(() if is_restorable else self.sources))
 
     def rows(self, rows: pa.Table) -> pa.Table:
-        """Make the new columns, and hold what comes back of them against what went."""
-        result = _replace_columns(rows, self.sources, self.made(rows))
+        """Compute the new columns, and check that the reverse expressions return the old values."""
+        result = _compute_columns(rows, self.sources, self.into_by)
         if self.is_reversible:
-            back = _replace_columns(result, self.came, self.made_back(result))
+            back = _compute_columns(result, self.came, self.comes_back)
             for name in self.sources:
                 _require_equal(name, rows, back)
         return result
 
     def undone(self, rows: pa.Table) -> pa.Table:
-        """Compute the old columns from the new, where the step says how."""
-        return _replace_columns(rows, self.came, self.made_back(rows))
+        """Compute the old columns from the new ones, if the step is reversible."""
+        return _compute_columns(rows, self.came, self.comes_back)
 
 
-def _replace_columns(rows: pa.Table, gone: Names, come: Values) -> pa.Table:
-    rows = drop_columns(rows, *gone)
-    for name, column in come.items():
+def _compute_columns(rows: pa.Table, removed: Names, expressions: Expressions) -> pa.Table:
+    """Replace some columns by computed ones. A column of type null is left out."""
+    columns = evaluate(rows, removed, expressions) if expressions else []
+    rows = drop_columns(rows, *removed)
+    for (name, _), column in zip(expressions, columns, strict=True):
         if not pa.types.is_null(column.type):
             rows = rows.append_column(name, column)
     return rows
@@ -228,24 +221,20 @@ def _differences(left: pa.ChunkedArray, other: pa.ChunkedArray) -> int:
     return sum(a != b for a, b in zip(left.to_pylist(), other.to_pylist(), strict=True))
 
 
-def _values(rows: pa.Table, gone: Names, come: Expressions) -> Values:
-    return dict(zip((name for name, _ in come), evaluate(rows, gone, come), strict=True)) if come else {}
-
-
 @dataclass(frozen=True, slots=True)
 class Split(Computed):
-    """One column becomes several.
+    """Splits one column into several.
 
     Attributes
     ----------
     column
-        That goes.
+        The removed column.
     into
-        What comes of it.
+        The new columns with their expressions.
     back
-        Expression for the column, of what came of it; without one its values are lost.
+        Expression for the old column over the new ones; empty if its values are lost.
     until
-        Last day on which queries may use its name.
+        Last day on which queries may use the former name.
     """
 
     column: str
@@ -260,12 +249,12 @@ class Split(Computed):
 
     @property
     def into_by(self) -> Expressions:
-        """What comes of it."""
+        """The new columns with their expressions."""
         return self.into
 
     @property
     def comes_back(self) -> Expressions:
-        """The column, of what came of it."""
+        """The removed column with its reverse expression."""
         return ((self.column, self.back),) if self.back else ()
 
     @property
@@ -276,18 +265,18 @@ class Split(Computed):
 
 @dataclass(frozen=True, slots=True)
 class Merge(Computed):
-    """Several columns become one.
+    """Merges several columns into one.
 
     Attributes
     ----------
     columns
-        That go.
+        The removed columns.
     into, by
-        The column that comes, and what it is.
+        The new column, and its expression.
     back
-        Expressions for each of the columns, of the one that came; without them their values are lost.
+        The removed columns with expressions over the new one; empty if their values are lost.
     until
-        Last day on which queries may use their names.
+        Last day on which queries may use the former names.
     """
 
     columns: Names
@@ -303,12 +292,12 @@ class Merge(Computed):
 
     @property
     def into_by(self) -> Expressions:
-        """The column that comes."""
+        """The new column with its expression."""
         return ((self.into, self.by),)
 
     @property
     def comes_back(self) -> Expressions:
-        """Each of the columns, of the one that came."""
+        """The removed columns with their reverse expressions."""
         return self.back
 
     @property

@@ -1,6 +1,6 @@
-"""What every step of a migration is: how it changes columns, their order in files and the key, and rows; and back.
+"""The interface of migration steps: how a step changes columns, keys, sort order and rows, and how it is undone.
 
-A step is a line of a migration's file, such as ``{rename: samples, to: examples}``; its first key says its kind.
+A step is an entry of a migration's file, such as ``{rename: samples, to: examples}``. Its first key is its kind.
 """
 
 from abc import ABC, abstractmethod
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class MigrationError(RanklakeError):
-    """A migration that cannot be: its file, its place among the others, or what it would do."""
+    """A migration is invalid or cannot be applied: its file, its number, or one of its steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a step can change of a column."""
+    """The properties of a column that a step can change."""
 
     id: int
     name: str
@@ -33,16 +33,16 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSuccessor:
-    """What a step makes of a column that stays.
+    """The column that replaces another one after a step.
 
     Attributes
     ----------
     name
-        Its name after the step.
+        Name after the step.
     factor, offset
-        Its value then is the earlier one times `factor` + `offset`.
+        The new value is the old value times `factor` plus `offset`.
     unit
-        Of its values, where it is another; empty otherwise.
+        The new unit; empty if it does not change.
     """
 
     name: str
@@ -52,7 +52,7 @@ class ColumnSuccessor:
 
 
 class MetricSuccessor(NamedTuple):
-    """What took the place of a metric: its name, empty where there is not one, and what a person has to know."""
+    """The metric that replaces another one: its name, empty if it is not a single metric, and an explanation."""
 
     name: str
     explanation: str
@@ -71,40 +71,40 @@ def shape_of(column: "Column") -> Shape:
 
 @dataclass(frozen=True, slots=True)
 class Step(ABC):
-    """One step. What it does not override, it leaves as it is."""
+    """One step. The default methods change nothing."""
 
     @property
     def keeps_files(self) -> bool:
-        """Whether stored files need not be rewritten."""
+        """Whether applying the step rewrites no data file."""
         return False
 
     @property
     def keeps_files_back(self) -> bool:
-        """Whether undoing it needs no file rewritten."""
+        """Whether undoing the step rewrites no data file."""
         return False
 
     @property
     def lost(self) -> Names:
-        """Columns whose values go for good."""
+        """Columns whose values are lost."""
         return ()
 
     @property
     @abstractmethod
     def text(self) -> str:
-        """The step for people, in a clause."""
+        """The step for people, as a clause."""
 
     @property
     @abstractmethod
     def touched(self) -> frozenset[str]:
-        """Names, before the step, of columns whose name or values it changes."""
+        """Columns, by their names before the step, whose name or values change."""
 
     @property
     def until(self) -> date | None:
-        """Last day on which queries may use a name that it takes away; None where nobody said one."""
+        """Last day on which queries may use a former name; None for no limit."""
         return None
 
     def successor(self, name: str) -> ColumnSuccessor | None:
-        """Return what becomes of a column; None where it is gone afterwards."""
+        """Return the column that replaces a column after the step; None if none does."""
         try:
             (after,) = self.names((name,))
         except MigrationError:
@@ -112,60 +112,60 @@ class Step(ABC):
         return ColumnSuccessor(after)
 
     def former_expression(self, name: str) -> tuple[str, Names]:
-        """Return what a column that is gone afterwards was, in SQL, and the columns in that; nothing if none knows."""
+        """Return an SQL expression for a removed column, and the columns that it uses; empty if there is none."""
         del name
         return "", ()
 
     @property
     def breaks_readers(self) -> bool:
-        """Whether who names a touched column finds it no more, or with values that mean something else."""
+        """Whether queries that use a touched column fail, or return values with another meaning."""
         return True
 
     def shapes(self, before: Shapes, after: Mapping[str, Shape]) -> Shapes:
-        """Return the columns after the step; `after` are those that the migration leads to. Raises `MigrationError`."""
+        """Return the columns after the step. `after` are the columns of the new contract. Raises `MigrationError`."""
         del after
         return before
 
     def names(self, before: Names) -> Names:
-        """Return names of columns, such as a key's, after the step. Raises `MigrationError` where it takes one away."""
-        if gone := [name for name in before if name in self.lost]:
+        """Return column names, such as those of a key, after the step. Raises `MigrationError` if one is removed."""
+        if removed := [name for name in before if name in self.lost]:
             hint = "keep the columns of the key"
-            raise MigrationError(f"{self.text}: {gone[0]!r} is part of the key", hint=hint)
+            raise MigrationError(f"{self.text}: {removed[0]!r} is part of the key", hint=hint)
         return before
 
     def names_before(self, after: Names) -> Names:
-        """Return names of columns before the step, as far as they were there."""
+        """Return the names of columns before the step, without columns that the step adds."""
         return after
 
     def unknown_before(self, after: Names) -> Names:
-        """Return columns before the step whose values nobody knows any more, by those after it of which that is so."""
+        """Return the columns before the step whose values cannot be restored, given such columns after the step."""
         return (*self.names_before(after), *self.lost)
 
     def grain(self, before: Names) -> Names:
-        """Return the key after the step. Raises `MigrationError`."""
+        """Return the unique key after the step. Raises `MigrationError`."""
         return self.names(before)
 
     def sort_before(self, after: Names) -> Names:
-        """Return the columns that files were sorted by before the step, of those after it."""
+        """Return the sort columns before the step, given those after it."""
         return self.names_before(after)
 
     def rows(self, rows: pa.Table) -> pa.Table:
-        """Return rows after the step; a column that is not there is NULL and stays away. Raises an Arrow error."""
+        """Apply the step to rows, which may lack columns without values. Raises an Arrow error."""
         return rows
 
     def undone(self, rows: pa.Table) -> pa.Table:
-        """Return rows as they were before the step, as far as they can be. Raises an Arrow error."""
+        """Undo the step on rows, as far as values can be restored. Raises an Arrow error."""
         return rows
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnStep(Step):
-    """A step about one column.
+    """A step that changes one column.
 
     Attributes
     ----------
     column
-        Its name before the step.
+        Name of the column before the step.
     """
 
     column: str
@@ -176,12 +176,12 @@ class ColumnStep(Step):
         return frozenset({self.column})
 
     def column_shape(self, before: Shapes) -> Shape:
-        """Return the column's shape. Raises `MigrationError` where it is not there."""
+        """Return the column's shape before the step. Raises `MigrationError` if the column does not exist."""
         return require_column(self, self.column, before)
 
 
 def require_column(step: Step, name: str, before: Mapping[str, Shape]) -> Shape:
-    """Return the shape of a column that a step needs. Raises `MigrationError` where it is not there."""
+    """Return the shape of a column that a step needs. Raises `MigrationError` if the column does not exist."""
     if name not in before:
         hint = did_you_mean(name, before)
         raise MigrationError(f"{step.text}: no column {name!r}", hint=hint or "name one that is there")
@@ -189,19 +189,20 @@ def require_column(step: Step, name: str, before: Mapping[str, Shape]) -> Shape:
 
 
 def replace_column(before: Shapes, old: str, shape: Shape) -> Shapes:
-    """Return columns with another in the place of one."""
-    return {shape.name if name == old else name: shape if name == old else one for name, one in before.items()}
+    """Return columns with the column `old` replaced by `shape`, at the same place."""
+    shapes = (shape if name == old else kept for name, kept in before.items())
+    return {replaced.name: replaced for replaced in shapes}
 
 
 def rename_column(rows: pa.Table, old: str, new: str) -> pa.Table:
-    """Return rows with a column under another name, if it is there."""
+    """Return rows with a column renamed, if the rows have it."""
     if old == new or old not in rows.column_names:
         return rows
     return rows.rename_columns([new if name == old else name for name in rows.column_names])
 
 
 def change_column(rows: pa.Table, name: str, change: Callable[[pa.ChunkedArray], Any]) -> pa.Table:
-    """Return rows with a function of a column in its place, if it is there."""
+    """Return rows with a column replaced by a function of it, if the rows have it."""
     if name not in rows.column_names:
         return rows
     place = rows.column_names.index(name)
@@ -209,10 +210,10 @@ def change_column(rows: pa.Table, name: str, change: Callable[[pa.ChunkedArray],
 
 
 def drop_columns(rows: pa.Table, *names: str) -> pa.Table:
-    """Return rows without some columns, which may not be there at all."""
+    """Return rows without some columns. Columns that the rows lack are ignored."""
     return rows.drop_columns([name for name in dict.fromkeys(names) if name in rows.column_names])
 
 
 def replace_name(names: Names, old: str, new: str) -> Names:
-    """Return names with one in place of another."""
+    """Return names with `old` replaced by `new`."""
     return tuple(new if name == old else name for name in names)
