@@ -1,6 +1,6 @@
-"""Frameworks: one line each. See docs/frameworks.md; `ranklake.capture.autolog` picks what is there.
+"""Frameworks: record training by Lightning, Transformers, Accelerate or DeepSpeed with one line (docs/frameworks.md).
 
-Each module imports its framework, so it is imported only by whoever uses that.
+Each module imports its framework, so import only that of the framework in use. `ranklake.capture.autolog` does so.
 """
 
 from ranklake.capture.frameworks.autolog import autolog

@@ -26,18 +26,18 @@ __all__ = ["RanklakeTracker"]
 
 
 class RanklakeTracker(GeneralTracker):  # type: ignore[misc]  # typed as Any where it is not looked at
-    """Records training by an Accelerator: steps with phases, what ``accelerator.log`` is given, checkpoints, config.
+    """Records training by an Accelerator: steps, phases, metrics of ``accelerator.log``, checkpoints, configuration.
 
-    A step is a step of the optimizer, so that batches under ``accelerator.accumulate`` are its micro-batches. Every
-    rank records; what ``accelerator.log`` is given only the main process, as Accelerate has it.
+    A step is a step of the optimizer; batches under ``accelerator.accumulate`` are its micro-batches. Every rank
+    records, except for metrics of ``accelerator.log``, which Accelerate passes only to the main process.
 
     Parameters
     ----------
     run
-        To record into, or the name of a run to begin; by default the process's own, begun with
+        The run to record into, or the name of a run to start; by default the process's run, which is started by
         ``init_trackers``.
     settings
-        For `ranklake.capture.start`, where this begins the run.
+        Options of `ranklake.capture.start` for a run that the tracker starts.
     """
 
     name = "ranklake"
@@ -48,7 +48,7 @@ class RanklakeTracker(GeneralTracker):  # type: ignore[misc]  # typed as Any whe
         super().__init__()
         self._run, self._settings = run, settings
         self._follower = follow(run, **settings)
-        self._begun_with: Mapping[str, Any] | None = None
+        self._start_config: Mapping[str, Any] | None = None
         PATCHES.put(Accelerator, "init_trackers", _on_each_rank)
 
     @property
@@ -57,19 +57,19 @@ class RanklakeTracker(GeneralTracker):  # type: ignore[misc]  # typed as Any whe
         return self._follower.run
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start to record training."""
         self._follower = follow(self._run, **self._settings)
         with self._follower.contain_errors():
             _begin(self._follower)
             self._follower.run.event("fit_start", framework="accelerate")
 
-    def begins_with(self, config: Mapping[str, Any] | None) -> None:
-        """Have hyperparameters be those of the run, if it has not begun."""
-        self._begun_with = config if config and self._follower.begins_with(config) else None
+    def set_start_config(self, config: Mapping[str, Any] | None) -> None:
+        """Set the hyperparameters of the run, if it has not started."""
+        self._start_config = config if config and self._follower.set_start_config(config) else None
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """Record hyperparameters, if the run did not begin with them."""
-        if self._begun_with is None:
+        """Record hyperparameters, unless the run started with them."""
+        if self._start_config is None:
             with self._follower.contain_errors():
                 self._follower.configure(values)
 
@@ -79,35 +79,35 @@ class RanklakeTracker(GeneralTracker):  # type: ignore[misc]  # typed as Any whe
             self._follower.metrics(values, step)
 
     def finish(self) -> None:
-        """End the training; the run goes on until the process ends or the user closes it."""
+        """End the training. The run stays open until the process ends or the user closes it."""
         with self._follower.contain_errors():
             self._follower.drop_step()
             self._follower.run.event("fit_end")
 
 
 def _begin(follower: Follower) -> None:
-    follower.adds_losses = True  # Accelerator.backward divides each by the number of those that are accumulated
+    follower.adds_losses = True  # Accelerator.backward divides each loss by the number of micro-batches
     follower.run.collectives()
     torch_hooks.install()
-    PATCHES.put(Accelerator, "save_state", _time_saves)
-    PATCHES.put(Accelerator, "load_state", _timed_load)
+    PATCHES.put(Accelerator, "save_state", _wrap_save)
+    PATCHES.put(Accelerator, "load_state", _wrap_load)
 
 
-def _time_saves(original: Any) -> Any:
+def _wrap_save(original: Any) -> Any:
     @functools.wraps(original)
     def save_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         follower = FOLLOWED[0] if FOLLOWED else None
         if follower is None or not follower.is_on:
             return original(self, *args, **kwargs)
-        place = (args[0] if args else kwargs.get("output_dir")) or _automatic(self)
-        with saving(follower, place, max(follower.latest, 0), is_main=self.is_main_process) as moved:
-            moved.place = saved = original(self, *args, **kwargs)
-        return saved
+        place = (args[0] if args else kwargs.get("output_dir")) or _checkpoints_folder(self)
+        with saving(follower, place, max(follower.latest, 0), is_main=self.is_main_process) as transfer:
+            transfer.place = folder = original(self, *args, **kwargs)
+        return folder
 
     return save_state
 
 
-def _timed_load(original: Any) -> Any:
+def _wrap_load(original: Any) -> Any:
     @functools.wraps(original)
     def load_state(self: Any, *args: Any, **kwargs: Any) -> Any:
         follower = FOLLOWED[0] if FOLLOWED else None
@@ -115,31 +115,31 @@ def _timed_load(original: Any) -> Any:
             return original(self, *args, **kwargs)
         place = None
         with follower.contain_errors():
-            place = (args[0] if args else kwargs.get("input_dir")) or _newest(self)
+            place = (args[0] if args else kwargs.get("input_dir")) or _latest_checkpoint(self)
         with loading(follower, place, is_main=self.is_main_process):
             return original(self, *args, **kwargs)
 
     return load_state
 
 
-def _automatic(accelerator: Any) -> str:
-    """Return the folder that Accelerate names checkpoints in, where it does so."""
+def _checkpoints_folder(accelerator: Any) -> str:
+    """Return the folder of checkpoints that Accelerate names itself."""
     return f"{accelerator.project_dir}/checkpoints"
 
 
-def _newest(accelerator: Any) -> str:
-    """Return the checkpoint that Accelerate takes where none is named: that of the highest number; else their folder.
+def _latest_checkpoint(accelerator: Any) -> str:
+    """Return the checkpoint that Accelerate loads by default: that with the highest number, or else their folder.
 
     Raises `OSError`.
     """
-    place = _automatic(accelerator)
-    numbers = {name: re.findall(r"[0-9]+", name) for name in os.listdir(place)}  # noqa: PTH208
+    folder = _checkpoints_folder(accelerator)
+    numbers = {name: re.findall(r"[0-9]+", name) for name in os.listdir(folder)}  # noqa: PTH208
     numbered = [name for name, number in numbers.items() if number]
-    return f"{place}/{max(numbered, key=lambda name: int(numbers[name][0]))}" if numbered else place
+    return f"{folder}/{max(numbered, key=lambda name: int(numbers[name][0]))}" if numbered else folder
 
 
 def _on_each_rank(original: Any) -> Any:
-    """Accelerator's `init_trackers` runs on the main process only, also for trackers that ask for all of them."""
+    """Wrap `init_trackers` so that our tracker starts on each rank. Accelerate starts trackers only on the main one."""
 
     @functools.wraps(original)
     def init_trackers(
@@ -147,12 +147,12 @@ def _on_each_rank(original: Any) -> Any:
     ) -> None:
         for tracker in self.log_with:
             if isinstance(tracker, RanklakeTracker):
-                tracker.begins_with(config)
+                tracker.set_start_config(config)
         original(self, project_name, config, *args, **kwargs)
         if self.is_main_process:
             for tracker in self.trackers:
                 if isinstance(tracker, RanklakeTracker):
-                    with tracker._follower.contain_errors():  # noqa: SLF001 - this module's own
+                    with tracker._follower.contain_errors():  # noqa: SLF001 - a class of this module
                         tracker._follower.set_run_name(project_name)  # noqa: SLF001 - likewise
             return
         for tracker in self.log_with:
@@ -166,7 +166,7 @@ def _on_each_rank(original: Any) -> Any:
 
 
 def attach() -> None:
-    """Give every Accelerator that is made from now on the tracker, begun already."""
+    """Add a started tracker to every Accelerator created from now on."""
     PATCHES.put(Accelerator, "__init__", _with_tracker)
 
 

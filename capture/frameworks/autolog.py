@@ -1,4 +1,4 @@
-"""Autolog: one line that records whatever trains.
+"""Autolog: one line that records training by any supported framework.
 
 from ranklake import capture
 capture.autolog()
@@ -27,43 +27,43 @@ _HOOKS: Final = {
     "accelerate": ("accelerate", "attach"),
     "deepspeed": ("deepspeed", "attach"),
 }
-"""What is called, in which module of this folder, once a framework has been imported, or the part that is hooked."""
+"""Module of this folder, and its function to call, by the framework's module after whose import it is called."""
 
 
 def autolog(run: "Run | str | None" = None, **settings: Any) -> "Run":
-    """Record whatever trains in this process: plain torch, Lightning, Transformers, Accelerate, DeepSpeed.
+    """Record training in this process by plain torch, Lightning, Transformers, Accelerate or DeepSpeed.
 
-    Frameworks that are imported are hooked now, the others when they are imported; none is imported by this. Calling it
-    again changes nothing.
+    Imported frameworks are hooked now, others when they are imported. No framework is imported by this call. Another
+    call has no effect.
 
     Parameters
     ----------
     run
-        To record into, or the name of a run to begin; by default one is begun now.
+        The run to record into, or the name of a run to start; by default a run is started now.
     settings
-        For `ranklake.capture.start`.
+        Options of `ranklake.capture.start`.
 
     Returns
     -------
-    The run. Nothing is raised: what cannot be hooked is reported in a warning, and the rest is recorded.
+    The run. Nothing is raised: a hook that fails is reported as a warning, and the rest is recorded.
     """
     follower = follow(run, **settings)
-    run_followed = follower.run
+    followed_run = follower.run
     if follower.is_on:
         with follower.contain_errors():
-            run_followed.collectives()
-            if run_followed.recording is not None and follower.given is None:
-                run_followed.recording.await_config()  # those of a framework come when it begins to train
+            followed_run.collectives()
+            if followed_run.recording is not None and follower.given is None:
+                followed_run.recording.await_config()  # frameworks have it when training begins
         for name in _HOOKS:
             if name in sys.modules:
                 _hook(name, follower)
         if not any(isinstance(finder, OnImport) for finder in sys.meta_path):
             sys.meta_path.insert(0, OnImport())
-        PATCHES.undo_by(_import_as_ever)
-    return run_followed
+        PATCHES.undo_by(_remove_finder)
+    return followed_run
 
 
-def _import_as_ever() -> None:
+def _remove_finder() -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, OnImport)]
 
 
@@ -77,27 +77,27 @@ class OnImport(importlib.abc.MetaPathFinder):
     """Hooks a framework when it is imported later."""
 
     def __init__(self) -> None:
-        self._looking: set[str] = set()
+        self._searching: set[str] = set()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the module's own spec with a loader that hooks it once it is there; None for all other modules."""
+        """Return a framework's spec with a loader that hooks the framework after loading; None for other modules."""
         del path, target
-        if name not in _HOOKS or name in self._looking:
+        if name not in _HOOKS or name in self._searching:
             return None
-        self._looking.add(name)
+        self._searching.add(name)
         try:
             spec = importlib.util.find_spec(name)
         finally:
-            self._looking.discard(name)
+            self._searching.discard(name)
         if spec is not None and spec.loader is not None:
             spec.loader = _HookingLoader(spec.loader, name)
         return spec
 
 
 class _HookingLoader(importlib.abc.Loader):
-    """A module's loader, and then its hook."""
+    """Loads a module with its own loader, and then hooks it."""
 
     def __init__(self, loader: Any, name: str) -> None:
         self._loader, self._name = loader, name

@@ -1,4 +1,4 @@
-"""DeepSpeed: an engine that is followed.
+"""DeepSpeed: records the training of an engine.
 
 from ranklake.capture.frameworks.deepspeed import record
 engine, optimizer, _, _ = deepspeed.initialize(...)
@@ -24,27 +24,27 @@ __all__ = ["record"]
 
 
 class Leader:
-    """Says where the steps of an engine are."""
+    """Leads the follower by the step counter of an engine."""
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
 
     def number(self) -> int:
-        """Return the number of the step that a forward pass now belongs to."""
+        """Return the number of the current step."""
         return int(self.engine.global_steps)
 
 
 def record(engine: Any, run: "Run | str | None" = None, **settings: Any) -> "Run":
-    """Record what an engine trains: steps with phases, loss, lr, grad_norm, samples, checkpoints, its configuration.
+    """Record an engine's training: steps with phases, loss, lr, grad_norm, samples, checkpoints, configuration.
 
-    A step is one in which the engine changes its parameters, numbered as ``engine.global_steps`` was when it began.
+    A step ends when the engine updates its parameters. Its number is ``engine.global_steps`` at its begin.
 
     Parameters
     ----------
     run
-        To record into, or the name of a run to begin; by default the process's own, which is begun now.
+        The run to record into, or the name of a run to start; by default the process's run, which is started now.
     settings
-        For `ranklake.capture.start`, where this begins the run.
+        Options of `ranklake.capture.start` for a run that this call starts.
 
     Returns
     -------
@@ -66,8 +66,8 @@ def _lead(follower: Follower, engine: Any) -> None:
 
 
 def _config(engine: Any) -> dict[str, Any]:
-    given = getattr(engine.config, "_param_dict", None) if not isinstance(engine.config, dict) else engine.config
-    return {"deepspeed": given, "model": type(engine.module).__name__}
+    config = engine.config if isinstance(engine.config, dict) else getattr(engine.config, "_param_dict", None)
+    return {"deepspeed": config, "model": type(engine.module).__name__}
 
 
 def _follower_of(engine: Any) -> Follower | None:
@@ -89,21 +89,21 @@ def _backward(original: Callable[..., Any], engine: Any, loss: Any, *args: Any, 
     if follower is None:
         return original(engine, loss, *args, **kwargs)
     with follower.contain_errors():
-        part = loss.detach() / engine.gradient_accumulation_steps()
-        before = follower.facts.get("loss")
-        follower.facts["loss"] = part if before is None else before + part
+        micro_loss = loss.detach() / engine.gradient_accumulation_steps()
+        sum_before = follower.facts.get("loss")
+        follower.facts["loss"] = micro_loss if sum_before is None else sum_before + micro_loss
     return original(engine, loss, *args, **kwargs)
 
 
 def _step(original: Callable[..., Any], engine: Any, *args: Any, **kwargs: Any) -> Any:
-    follower, before = _follower_of(engine), engine.global_steps
-    done = original(engine, *args, **kwargs)
-    if follower is not None and engine.global_steps > before:
+    follower, steps_before = _follower_of(engine), engine.global_steps
+    result = original(engine, *args, **kwargs)
+    if follower is not None and engine.global_steps > steps_before:
         with follower.contain_errors():
             norm = engine.get_global_grad_norm()
             samples = engine.train_micro_batch_size_per_gpu() * engine.gradient_accumulation_steps()
             follower.end_step(grad_norm=norm, samples=samples)
-    return done
+    return result
 
 
 def _save(original: Callable[..., Any], engine: Any, save_dir: Any, *args: Any, **kwargs: Any) -> Any:
@@ -120,18 +120,18 @@ def _load(original: Callable[..., Any], engine: Any, load_dir: Any, *args: Any, 
     if follower is None:
         return original(engine, load_dir, *args, **kwargs)
     tag = args[0] if args else kwargs.get("tag")
-    with loading(follower, f"{load_dir}/{tag}" if tag else load_dir, is_main=engine.global_rank == 0) as moved:
-        done = original(engine, load_dir, *args, **kwargs)
+    with loading(follower, f"{load_dir}/{tag}" if tag else load_dir, is_main=engine.global_rank == 0) as transfer:
+        result = original(engine, load_dir, *args, **kwargs)
         with follower.contain_errors():
-            if done[0] is None:
-                moved.lacks = "DeepSpeed found no checkpoint there"
+            if result[0] is None:
+                transfer.problem = "DeepSpeed found no checkpoint there"
             else:
-                moved.place, moved.step = Path(done[0]).parent, int(engine.global_steps)
-    return done
+                transfer.place, transfer.step = Path(result[0]).parent, int(engine.global_steps)
+    return result
 
 
 def attach() -> None:
-    """Follow every engine that trains from now on."""
+    """Record every engine that trains from now on."""
     wrappers = {"__init__": _init, "backward": _backward, "step": _step, "save_checkpoint": _save}
     wrappers["load_checkpoint"] = _load
     for name, wrapper in wrappers.items():
@@ -140,7 +140,7 @@ def attach() -> None:
 
 def _wrap_method(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def through(engine: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapped(engine: Any, *args: Any, **kwargs: Any) -> Any:
         return wrapper(original, engine, *args, **kwargs)
 
-    return through
+    return wrapped

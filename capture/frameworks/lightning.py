@@ -27,38 +27,38 @@ __all__ = ["RanklakeCallback"]
 
 
 class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where it is not looked at
-    """Records fits: steps with phases, what the module logs, validation, checkpoints, hyperparameters, failures.
+    """Records fits: steps with phases, the module's metrics, validation, checkpoints, hyperparameters, failures.
 
-    A step is a step of the optimizer, numbered as ``trainer.global_step``; batches that are accumulated are its
-    micro-batches.
+    A step is a step of the optimizer, numbered as ``trainer.global_step``; accumulated batches are its micro-batches.
 
     Parameters
     ----------
     run
-        To record into, or the name of a run to begin; by default the process's own, which is begun with the fit.
+        The run to record into, or the name of a run to start; by default the process's run, which is started by the
+        fit.
     settings
-        For `ranklake.capture.start`, where this begins the run.
+        Options of `ranklake.capture.start` for a run that the callback starts.
     """
 
     def __init__(self, run: "Run | str | None" = None, **settings: Any) -> None:
         super().__init__()
         self._run, self._settings = run, settings
         self._seen: dict[str, object] = {}
-        self._evaluated: set[str] = set()
+        self._validation_metrics: set[str] = set()
         self._loss: Any = None
         self._samples: int | None = 0
         self._leads = False
         self._follower = follow(run, **settings)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Look at what the trainer goes on from, which it loads before the fit starts."""
+        """Time the loading of checkpoints, which the trainer resumes from before the fit starts."""
         if stage == "fit":
             self._follower = follow(self._run, **self._settings)
             with self._follower.contain_errors():
                 _watch_checkpoints(trainer)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin to lead."""
+        """Become the follower's leader."""
         self._follower = follow(self._run, **self._settings)
         with self._follower.contain_errors():
             self._leads = self._follower.lead(self, _config(trainer, pl_module), _name(trainer))
@@ -67,23 +67,22 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
             _watch_checkpoints(trainer)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Record what the module logged at the end of the epoch before, and of it as a whole."""
+        """Record the metrics that the module logged at the end of the previous epoch."""
         with self._follower.contain_errors():
             if self._leads:
-                news = self._new_metrics(trainer.logged_metrics)
-                self._follower.metrics({name: value for name, value in news.items() if name not in self._evaluated})
+                metrics = self._new_metrics(trainer.logged_metrics)
+                training_metrics = {name: metrics[name] for name in metrics.keys() - self._validation_metrics}
+                self._follower.metrics(training_metrics)
 
     on_train_end = on_train_epoch_start
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Begin a step unless this batch is another part of it."""
+        """Begin a step unless the batch belongs to the open one."""
         if self._leads:
             with self._follower.contain_errors():
                 if self._follower.step is None:
                     self._loss, self._samples = None, 0
-                    self._new_metrics(
-                        trainer.logged_metrics
-                    )  # what a validation within the epoch left there is no step's
+                    self._new_metrics(trainer.logged_metrics)  # skip metrics of a validation within the epoch
                 self._follower.begin_step(int(trainer.global_step))
 
     def on_train_batch_end(
@@ -99,7 +98,7 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
             return
         with self._follower.contain_errors():
             loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-            if loss is not None:  # Lightning has divided it by the batches that are accumulated
+            if loss is not None:  # already divided by the number of accumulated batches
                 loss = loss.detach()
                 self._loss = loss if self._loss is None else self._loss + loss
             if self._follower.step is not None and trainer.global_step > self._follower.latest:
@@ -111,19 +110,19 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
         """Begin phase ``evaluation``."""
         with self._follower.contain_errors():
             if self._leads:
-                self._new_metrics(trainer.callback_metrics)  # training's, which are there under other names, too
+                self._new_metrics(trainer.callback_metrics)  # skip metrics of training
                 self._follower.enter("evaluation")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """End it, and record what the module logged in it."""
+        """End phase ``evaluation``, and record the metrics that the module logged in it."""
         with self._follower.contain_errors():
             if self._leads:
                 self._follower.leave("evaluation")
-                news = self._new_metrics(trainer.callback_metrics)
-                self._evaluated |= news.keys()
+                metrics = self._new_metrics(trainer.callback_metrics)
+                self._validation_metrics |= metrics.keys()
                 if not trainer.sanity_checking:
-                    self._follower.metrics(news)
-                    self._follower.run.event("evaluation", step=max(self._follower.latest, 0), metrics=sorted(news))
+                    self._follower.metrics(metrics)
+                    self._follower.run.event("evaluation", step=max(self._follower.latest, 0), metrics=sorted(metrics))
 
     on_test_start, on_test_end = on_validation_start, on_validation_end
 
@@ -140,25 +139,25 @@ class RanklakeCallback(pl.Callback):  # type: ignore[misc]  # typed as Any where
             self._follower.end_lead(self)
 
     def _new_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was logged since last time: Lightning keeps values until there are new ones."""
-        news = {name: value for name, value in metrics.items() if self._seen.get(name) is not value}
-        self._seen |= news
-        return news
+        """Return the metrics logged since the last call; Lightning keeps each value until the next one."""
+        new = {name: value for name, value in metrics.items() if self._seen.get(name) is not value}
+        self._seen |= new
+        return new
 
     def __getstate__(self) -> dict[str, Any]:
-        here = {"_run": self._run, "_settings": self._settings}
-        return {**here, "_pid": os.getpid(), "_elsewhere": self._follower.start_options()}
+        own = {"_run": self._run, "_settings": self._settings}
+        return {**own, "_pid": os.getpid(), "_start_options": self._follower.start_options()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        is_copy = state["_pid"] == os.getpid()
-        settings = {"run": state["_run"], **state["_settings"]} if is_copy else state["_elsewhere"]
-        self.__init__(**settings)  # type: ignore[misc]  # it is made anew elsewhere, of the same run
+        is_same_process = state["_pid"] == os.getpid()
+        settings = {"run": state["_run"], **state["_settings"]} if is_same_process else state["_start_options"]
+        self.__init__(**settings)  # type: ignore[misc]  # in another process: records another rank of the run
 
 
 def _name(trainer: Any) -> str | None:
-    """Return what the first logger that has a name of its own calls the run, such as wandb's display name."""
+    """Return the run's name in the first logger that has one, such as wandb's display name; None without one."""
     for logger in trainer.loggers:
-        for attribute in ("_run_name", "_name"):  # MLflow's; wandb's and others': `name` is their project or experiment
+        for attribute in ("_run_name", "_name"):  # of MLflow, and of wandb and others; `name` is their project
             name = getattr(logger, attribute, None)
             if isinstance(name, str) and name not in {"", "lightning_logs"}:
                 return name
@@ -181,17 +180,17 @@ def _config(trainer: Any, module: Any) -> dict[str, Any]:
 
 
 def _watch_checkpoints(trainer: Any) -> None:
-    """Time what all of Lightning's checkpoints go through."""
-    PATCHES.put(pl.Trainer, "save_checkpoint", _time_saves)
-    PATCHES.put(type(trainer._checkpoint_connector), "resume_start", _timed_load)  # noqa: SLF001 - there is no hook
+    """Wrap the functions through which Lightning saves and loads all checkpoints."""
+    PATCHES.put(pl.Trainer, "save_checkpoint", _wrap_save)
+    PATCHES.put(type(trainer._checkpoint_connector), "resume_start", _wrap_load)  # noqa: SLF001 - no hook exists
 
 
 def _follower_of(trainer: Any) -> Follower | None:
     callbacks = (callback for callback in trainer.callbacks if isinstance(callback, RanklakeCallback))
-    return next((callback._follower for callback in callbacks), None)  # noqa: SLF001 - this module's own
+    return next((callback._follower for callback in callbacks), None)  # noqa: SLF001 - a class of this module
 
 
-def _time_saves(original: Any) -> Any:
+def _wrap_save(original: Any) -> Any:
     @functools.wraps(original)
     def save_checkpoint(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         follower = _follower_of(self)
@@ -203,23 +202,23 @@ def _time_saves(original: Any) -> Any:
     return save_checkpoint
 
 
-def _timed_load(original: Any) -> Any:
+def _wrap_load(original: Any) -> Any:
     @functools.wraps(original)
     def resume_start(self: Any, checkpoint_path: Any = None, *args: Any, **kwargs: Any) -> Any:
         follower = _follower_of(self.trainer)
         if not checkpoint_path or follower is None or self.trainer.state.fn != "fit":
             return original(self, checkpoint_path, *args, **kwargs)
-        with loading(follower, checkpoint_path, is_main=self.trainer.is_global_zero) as moved:
-            done = original(self, checkpoint_path, *args, **kwargs)
+        with loading(follower, checkpoint_path, is_main=self.trainer.is_global_zero) as transfer:
+            result = original(self, checkpoint_path, *args, **kwargs)
             with follower.contain_errors():
-                moved.step = (self._loaded_checkpoint or {}).get("global_step")
-        return done
+                transfer.step = (self._loaded_checkpoint or {}).get("global_step")
+        return result
 
     return resume_start
 
 
 def attach() -> None:
-    """Give every Trainer that is made from now on the callback."""
+    """Add the callback to every Trainer created from now on."""
     PATCHES.put(pl.Trainer, "__init__", _with_callback)
 
 

@@ -1,4 +1,4 @@
-"""Patches: replacements of frameworks' own functions, until the followed run has ended."""
+"""Patches: functions of frameworks that are wrapped until the followed run ends."""
 
 import contextlib
 from collections.abc import Callable
@@ -8,19 +8,19 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """One attribute that was replaced."""
+    """A replaced attribute; `was_inherited` if the owner itself did not define it."""
 
     owner: Any
     name: str
     original: Any
     replacement: Any
-    was_its_own: bool
+    was_inherited: bool
 
-    def take_back(self) -> bool:
-        """Restore the original; False if other code has replaced our replacement."""
+    def restore(self) -> bool:
+        """Restore the original; return False if other code has wrapped the replacement."""
         if vars(self.owner).get(self.name) is not self.replacement:
             return False
-        if self.was_its_own:
+        if not self.was_inherited:
             setattr(self.owner, self.name, self.original)
         else:
             delattr(self.owner, self.name)
@@ -28,39 +28,39 @@ class Patch:
 
 
 class Patches:
-    """All that this process has replaced and hooked.
+    """All patches and hooks of this process.
 
     Notes
     -----
-    What somebody else wrapped meanwhile stays, beneath theirs: where nobody is followed it passes on what it is called
-    with, and it is not put in place a second time.
+    A replacement that other code has wrapped cannot be removed. It stays, calls the original while no run is followed,
+    and is not added a second time.
     """
 
     def __init__(self) -> None:
-        self._made: list[Patch] = []
+        self._patches: list[Patch] = []
         self._undos: list[Callable[[], object]] = []
 
-    def put(self, owner: object, name: str, replacement_of: Callable[[Any], Any]) -> None:
-        """Wrap a function in place; no change where it is wrapped already or does not exist."""
+    def put(self, owner: object, name: str, wrap: Callable[[Any], Any]) -> None:
+        """Replace a function by its wrapper; no effect if it is wrapped already, or does not exist."""
         original: Any = getattr(owner, name, None)
-        if original is None or any(one.owner is owner and one.name == name for one in self._made):
+        if original is None or any(patch.owner is owner and patch.name == name for patch in self._patches):
             return
-        replacement = replacement_of(original)
-        self._made.append(Patch(owner, name, original, replacement, name in vars(owner)))
+        replacement = wrap(original)
+        self._patches.append(Patch(owner, name, original, replacement, name not in vars(owner)))
         setattr(owner, name, replacement)
 
     def undo_by(self, undo: Callable[[], object]) -> None:
-        """Have something called when all is taken back, once."""
+        """Register a function that `restore` calls once."""
         if undo not in self._undos:
             self._undos.append(undo)
 
-    def take_back(self) -> None:
-        """Put back what was replaced, the last first; nothing is raised."""
+    def restore(self) -> None:
+        """Restore all originals, the last replaced first, and call the registered functions. Never raises."""
         undos, self._undos = self._undos, []
         for undo in reversed(undos):
             with contextlib.suppress(Exception):
                 undo()
-        self._made = [one for one in reversed(self._made) if not one.take_back()][::-1]
+        self._patches = [patch for patch in reversed(self._patches) if not patch.restore()][::-1]
 
 
 PATCHES: Final = Patches()

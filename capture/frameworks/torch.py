@@ -1,14 +1,14 @@
-"""torch: hooks that see forward, backward, the optimizer, waits for data and clipping, in whatever framework.
+"""torch: hooks for forward, backward, the optimizer, waits for data and clipping, which work with any framework.
 
-They are in place until the run has ended, see `FOLLOWED` for whom they serve, and do nothing where nobody is followed:
+They remain until the run ends. While the process has no follower (`FOLLOWED`), they do nothing.
 
     DataLoader's iterator                  waits, phase ``data``
-    modules that are called from no other  phase ``forward``: found by global hooks in the first step, then hooked alone
-    torch.autograd.backward                phase ``backward``; its scalar is the loss, if the step has one
+    outermost modules                      phase ``forward``; found by a global hook in the first step, then hooked
+    torch.autograd.backward                phase ``backward``; its scalar argument is the loss
     optimizers' global hooks               phase ``optimizer``; lr; without a leader, the end of the step
     torch.nn.utils.clip_grad_norm_         grad_norm: the norm before clipping
-    GradScaler.scale                       the loss before it is scaled
-    DistributedDataParallel                its all-reduce is timed
+    GradScaler.scale                       the loss before scaling
+    DistributedDataParallel                duration of its all-reduce
 """
 
 import functools
@@ -29,34 +29,34 @@ __all__ = ["install"]
 
 
 def _dead_reference() -> None:
-    """Return what a reference to a dead optimizer does."""
+    """Return None, like a weak reference to a dead optimizer."""
 
 
 class Hooks:
-    """What the hooks know of the training that is followed.
+    """The hooks in torch, and their state.
 
     Attributes
     ----------
     pacer
-        The optimizer whose steps are training's where no framework leads: the first that stepped, or one that has
-        stepped twice since that did.
+        Weak reference to the optimizer whose steps end training's steps if there is no leader: the first optimizer that
+        stepped, or another one that has since stepped twice without it.
     roots
-        Modules that are called from no other, hooked.
+        Hooked modules: those that no other module calls.
     """
 
     def __init__(self) -> None:
         self.pacer: Callable[[], Any] = _dead_reference
         self.roots: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._others: list[int] = []
-        self._searching: list[Any] = []
+        self._other_optimizers: list[int] = []
+        self._search_hooks: list[Any] = []
         self._is_searching = False
-        self._hooks: list[Any] = []
-        self._optimizers: list[Any] = []
+        self._module_hooks: list[Any] = []
+        self._optimizer_hooks: list[Any] = []
         self._unscaled: Any = None
         self._follower: Follower | None = None
 
     def follower(self) -> Follower | None:
-        """Return the follower of this process; None without one."""
+        """Return the follower of this process; None if there is none, or it does not record."""
         follower = FOLLOWED[0] if FOLLOWED else None
         if follower is None or not follower.is_on:
             return None
@@ -68,55 +68,56 @@ class Hooks:
     # ── forward ──
 
     def search(self) -> None:
-        """Look for modules that are called from no other until a step has ended."""
+        """Search for outermost modules until a step has ended."""
         self._is_searching = True
-        self._look_for_calls()
+        self._resume_search()
 
-    def _look_for_calls(self) -> None:
-        if self._is_searching and not self._searching:
-            self._searching = [register_module_forward_pre_hook(self._before_any)]
+    def _resume_search(self) -> None:
+        if self._is_searching and not self._search_hooks:
+            self._search_hooks = [register_module_forward_pre_hook(self._before_any)]
 
-    def _stop_looking(self) -> None:
-        for handle in self._searching:
+    def _pause_search(self) -> None:
+        for handle in self._search_hooks:
             handle.remove()
-        self._searching = []
+        self._search_hooks = []
 
-    def _stop_searching(self) -> None:
+    def _end_search(self) -> None:
         self._is_searching = False
-        self._stop_looking()
+        self._pause_search()
 
-    def let_go(self) -> None:
-        """Remove the hooks of torch's own kinds."""
-        self._stop_searching()
-        for handle in [*self._hooks, *self._optimizers]:
+    def remove(self) -> None:
+        """Remove all hooks of modules and optimizers."""
+        self._end_search()
+        for handle in [*self._module_hooks, *self._optimizer_hooks]:
             handle.remove()
-        self._hooks, self._optimizers, self.roots, self._follower = [], [], weakref.WeakSet(), None
+        self._module_hooks, self._optimizer_hooks = [], []
+        self.roots, self._follower = weakref.WeakSet(), None
 
     def hook_optimizers(self) -> None:
-        """See every optimizer's steps."""
-        if not self._optimizers:
-            self._optimizers = [
+        """Register hooks for the steps of all optimizers."""
+        if not self._optimizer_hooks:
+            self._optimizer_hooks = [
                 register_optimizer_step_pre_hook(self.before_optimizer),
                 register_optimizer_step_post_hook(self.after_optimizer),
             ]
 
     def _before_any(self, module: Any, _: object) -> None:
-        """Handle an outermost call. The search pauses within it, as a compiler would trace it and compile again."""
+        """Add hooks to an outermost module. The search pauses within its call, so that compiled code is kept."""
         if torch.compiler.is_compiling() or module in self.roots:
             return
         if _is_training(module):
             self.roots.add(module)
-            self._hooks.append(module.register_forward_pre_hook(self._before))
-            self._hooks.append(module.register_forward_hook(self._after, always_call=True))
+            self._module_hooks.append(module.register_forward_pre_hook(self._before))
+            self._module_hooks.append(module.register_forward_hook(self._after, always_call=True))
             self._before(module)
             return
 
         def after(*_: object) -> None:
-            ended.remove()
-            self._look_for_calls()
+            after_hook.remove()
+            self._resume_search()
 
-        ended = module.register_forward_hook(after, always_call=True)
-        self._stop_looking()
+        after_hook = module.register_forward_hook(after, always_call=True)
+        self._pause_search()
 
     def _before(self, module: Any, *_: object) -> None:
         if torch.compiler.is_compiling():
@@ -126,10 +127,10 @@ class Hooks:
             with follower.contain_errors():
                 if follower.leader is None:
                     follower.begin_step()
-                elif hasattr(follower.leader, "number"):  # its steps begin with a forward pass
+                elif hasattr(follower.leader, "number"):  # this leader's steps begin with a forward pass
                     follower.begin_step(follower.leader.number())
                 follower.enter("forward")
-        self._stop_looking()
+        self._pause_search()
 
     def _after(self, *_: object) -> None:
         if torch.compiler.is_compiling():
@@ -138,12 +139,12 @@ class Hooks:
         if follower is not None:
             with follower.contain_errors():
                 follower.leave("forward")
-        self._look_for_calls()
+        self._resume_search()
 
     def compile(self, original: Callable[..., None], module: Any, *args: Any, **kwargs: Any) -> None:
-        """Compile a module in place. Its hooks are compiled with it, so that its calls are watched from outside."""
+        """Compile a module in place, and wrap the compiled call, since hooks within it are compiled away."""
         original(module, *args, **kwargs)
-        compiled = module._compiled_call_impl  # noqa: SLF001 - there is no public one
+        compiled = module._compiled_call_impl  # noqa: SLF001 - no public attribute exists
 
         @functools.wraps(compiled)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -187,7 +188,7 @@ class Hooks:
         return loss.detach().clone() if is_scalar else None
 
     def scale(self, original: Callable[..., Any], scaler: Any, outputs: Any) -> Any:
-        """Remember what `GradScaler.scale` is given."""
+        """Keep the argument of `GradScaler.scale`, the unscaled loss."""
         if self.follower() is not None and isinstance(outputs, torch.Tensor):
             self._unscaled = outputs
         return original(scaler, outputs)
@@ -195,7 +196,7 @@ class Hooks:
     # ── optimizer ──
 
     def before_optimizer(self, optimizer: Any, *_: object) -> None:
-        """Begin the phase, and take the learning rate that is used now."""
+        """Begin phase ``optimizer``, and record the learning rate."""
         follower = self.follower()
         if follower is not None:
             with follower.contain_errors():
@@ -206,27 +207,28 @@ class Hooks:
                 follower.enter("optimizer")
 
     def after_optimizer(self, optimizer: Any, *_: object) -> None:
-        """End the phase, and the step where no framework does."""
+        """End phase ``optimizer``, and without a leader the step."""
         follower = self.follower()
         if follower is not None:
             with follower.contain_errors():
                 follower.leave("optimizer")
-                self._stop_searching()
-                if follower.leader is None and self._paces(optimizer):
+                self._end_search()
+                if follower.leader is None and self._is_pacer(optimizer):
                     follower.end_step()
 
-    def _paces(self, optimizer: Any) -> bool:
+    def _is_pacer(self, optimizer: Any) -> bool:
+        """Whether an optimizer's step ends the step; updates `pacer`."""
         pacer = self.pacer()
-        if pacer is None or (pacer is not optimizer and id(optimizer) in self._others):
+        if pacer is None or (pacer is not optimizer and id(optimizer) in self._other_optimizers):
             self.pacer = weakref.ref(optimizer)
         elif pacer is not optimizer:
-            self._others.append(id(optimizer))
+            self._other_optimizers.append(id(optimizer))
             return False
-        self._others.clear()
+        self._other_optimizers.clear()
         return True
 
     def clip(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Take the norm that `clip_grad_norm_` returns."""
+        """Record the norm that `clip_grad_norm_` returns."""
         norm = original(*args, **kwargs)
         follower = self.follower()
         if follower is not None and follower.step is not None:
@@ -234,10 +236,10 @@ class Hooks:
                 follower.facts["grad_norm"] = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         return norm
 
-    # ── the others ──
+    # ── data and communication ──
 
     def fetch(self, original: Callable[[Any], Any], batches: Any) -> Any:
-        """Time what a DataLoader's iterator takes for a batch."""
+        """Fetch a batch from a DataLoader's iterator, and record the wait."""
         follower = self.follower()
         if follower is None:
             return original(batches)
@@ -247,7 +249,7 @@ class Hooks:
         return slots.waits.time(id(batches), lambda: original(batches))
 
     def wrap_ddp(self, original: Callable[..., None], model: Any, *args: Any, **kwargs: Any) -> None:
-        """Make a DistributedDataParallel and time its all-reduce."""
+        """Initialize a DistributedDataParallel, and record its all-reduce."""
         original(model, *args, **kwargs)
         follower = self.follower()
         if follower is not None:
@@ -255,7 +257,7 @@ class Hooks:
 
 
 HOOKS: Final = Hooks()
-_PLACES: Final = (
+_WRAPPED: Final = (
     (torch.autograd, "backward", "backward"),
     (torch.nn.utils, "clip_grad_norm_", "clip"),
     (torch.nn.Module, "compile", "compile"),
@@ -263,32 +265,32 @@ _PLACES: Final = (
     (getattr(dataloader, "_BaseDataLoaderIter", None), "__next__", "fetch"),
     (torch.nn.parallel.DistributedDataParallel, "__init__", "wrap_ddp"),
 )
-"""Where torch has no hook of its own: what is replaced, and by which method of `Hooks`."""
+"""Functions without a hook in torch: owner, name, and the method of `Hooks` that wraps them."""
 
 
 def install() -> None:
-    """Put the hooks in place, if they are not, and look for the model that is trained now."""
-    for place, name, method in _PLACES:
-        PATCHES.put(place, name, functools.partial(_wrap_method, getattr(HOOKS, method)))
+    """Install the hooks, unless they are, and search for the model that is being trained."""
+    for owner, name, method in _WRAPPED:
+        PATCHES.put(owner, name, functools.partial(_wrap_method, getattr(HOOKS, method)))
     HOOKS.hook_optimizers()
-    # The warning is right: our hooks are called twice around a compiled module, which does no harm.
+    # Hooks are called twice around a compiled module, as the warning says. That does no harm here.
     warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks", UserWarning)
     HOOKS.search()
-    PATCHES.undo_by(HOOKS.let_go)
+    PATCHES.undo_by(HOOKS.remove)
 
 
 def _wrap_method(method: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def through(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         if not FOLLOWED or torch.compiler.is_compiling():
             return original(*args, **kwargs)
         return method(original, *args, **kwargs)
 
-    return through
+    return wrapped
 
 
 def _is_training(module: Any) -> bool:
-    """Whether a module that is called now is being trained."""
-    # What wraps the model, as DistributedDataParallel does, is put into training by some and left alone by others.
+    """Whether the call of a module is part of training."""
+    # Some programs set wrappers such as DistributedDataParallel to training mode, others only the model within.
     is_training = bool(module.training) or any(child.training for child in module.children())
     return is_training and torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())

@@ -339,5 +339,5 @@ if __name__ == "__main__":
     told = globals()[sys.argv[1]]()
     if FOLLOWED:
         FOLLOWED[0].run.close()
-        assert PATCHES._made == []
+        assert PATCHES._patches == []
     Path(f"{sys.argv[4]}-{RANK}").write_text(json.dumps(told))
