@@ -1,1 +1,1 @@
-"""Assets: datasets, checkpoints and other files, by their digests."""
+"""Assets: records datasets, checkpoints and other files of a run with their digests, and media with their bytes."""

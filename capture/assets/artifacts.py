@@ -1,7 +1,7 @@
-"""Artifacts: files that a run has made, hashed in the background; checkpoints appear whole or not at all.
+"""Artifacts: records files of a run, hashed in the background, and writes checkpoints atomically.
 
-These are written under another name in the same folder, brought to the disk, and renamed. What a killed process leaves
-is named ``.<name>.<random>.ranklake-tmp``, and no reader takes it for the checkpoint.
+A checkpoint is written under a temporary name in the same folder, synchronized to disk, and renamed. A killed process
+leaves only ``.<name>.<random>.ranklake-tmp``, which no reader takes for the checkpoint.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ WRITTEN_AGAIN: Final = "it was written again, or removed, before it was hashed"
 
 
 class Artifacts:
-    """The artifacts of one run. It makes training wait only where it is asked to."""
+    """Records the artifacts of one run. Training waits only if `wait` is set."""
 
     def __init__(self, sink: Sink, events: Events, progress: Progress, hashing: Hashing) -> None:
         self._sink, self._events, self._progress, self._hashing = sink, events, progress, hashing
@@ -66,20 +66,26 @@ class Artifacts:
         wait: bool = False,
         **attributes: object,
     ) -> None:
-        """Record a file or folder that the run has made: its place, size and digest; a row of ``artifacts``.
+        """Record a file or folder of the run, with path, size and digest, as a row of ``artifacts``.
 
         Parameters
         ----------
         place
-            A folder, a file, or an fsspec URI; hashed in the background. What is written to later is another artifact.
+            A folder, a file, or an fsspec URI. It is hashed in the background, so do not write to it later.
         kind
             checkpoint, model, profile, dump, plot, dataset, log or other.
         step
-            The step that it holds the state of.
+            The step whose state it contains; by default the latest step.
         tag
-            As `tag` does.
+            A tag to give it, as `tag` does.
         inputs
-            SHA-256 of what it was made from.
+            SHA-256 of each file that it was made from.
+        storage_options
+            Options of fsspec for a URI.
+        wait
+            Whether to return only after the row is written.
+        attributes
+            Other facts, stored as JSON.
         """
         with self._sink.recording("artifacts"):
             columns = self._columns(name, place, kind, step, inputs, attributes)
@@ -102,22 +108,22 @@ class Artifacts:
         inputs: Sequence[str] = (),
         **attributes: object,
     ) -> Iterator[Path]:
-        """Give a place to write a checkpoint to, which appears at `path` when the block has ended, whole.
+        """Write a checkpoint atomically: yield a temporary path, which is renamed to `path` at the end of the block.
 
             with run.checkpoint("out/step-100.pt", step=100, tag="best-val-loss", tag_value=loss) as place:
                 torch.save(model.state_dict(), place)
 
-        The place does not exist yet: make a file or a folder of it; the folder above it does. If the block raises, what
-        it wrote is removed and `path` is unchanged; a row with the action ``save_failed`` says why. If the block wrote
-        nothing, a warning says so, and `path` is unchanged, too. The digest is computed in the background. This works
-        in a run that records nothing, too.
+        Create a file or a folder at the yielded path; its parent folder exists. If the block raises, its files are
+        removed, `path` is unchanged, and a row with the action ``save_failed`` has the reason. If the block writes
+        nothing, `path` is unchanged, and a warning is logged. The digest is computed in the background. The checkpoint
+        is written even if the run records nothing.
 
         Raises
         ------
         OSError
-            It cannot be brought to the disk or renamed.
+            The files cannot be synchronized to disk, or renamed.
         RanklakeError
-            `path` is a URI: upload what was written, and record that with `artifact`.
+            `path` is a URI. Upload the files, and record them with `artifact`.
         """
         target = os.fspath(path)
         if "://" in target:
@@ -133,7 +139,7 @@ class Artifacts:
             writing.abandon()
             self.loads.failed("save_failed", writing.target, error, spent_ns=writing.spent_ns(), **facts)
             raise
-        if writing.is_empty():  # by one of many ranks, say: to raise would end the training of those that wrote none
+        if writing.is_empty():  # no error: of many ranks, some may write nothing
             self._sink.gaps.warn(
                 "checkpoint", f"nothing was written to {shown_place(writing.temporary)}: no checkpoint"
             )
@@ -145,48 +151,47 @@ class Artifacts:
             raise
         spent_ns = writing.spent_ns()
         with self._sink.recording("artifacts"):
-            shown = name or writing.target.name
-            columns = self._columns(shown, writing.target, "checkpoint", step, inputs, attributes)
+            label = name or writing.target.name
+            columns = self._columns(label, writing.target, "checkpoint", step, inputs, attributes)
             columns |= {"atomic": True, "duration_ns": spent_ns, "blocking_ns": spent_ns}
             self._hash(columns, writing.target)
             if self._sink.enabled:
-                self._events.add("checkpoint", step=columns["step"], duration_s=spent_ns / 1e9, artifact=shown)
+                self._events.add("checkpoint", step=columns["step"], duration_s=spent_ns / 1e9, artifact=label)
             if tag is not None:
-                self.tag(shown, tag, value=tag_value, metric=tag_metric)
+                self.tag(label, tag, value=tag_value, metric=tag_metric)
 
     def tag(
         self, /, name: str, tag: str, *, value: float | None = None, metric: str | None = None, kind: str = "checkpoint"
     ) -> None:
-        """Give an artifact a tag, such as ``best-val-loss``; the one that this process gave it to before loses it.
+        """Give an artifact a tag, such as ``best-val-loss``, and remove the tag from this process's previous artifact.
 
-        Rows of ``artifacts`` with the actions ``tagged`` and ``untagged`` are its history.
+        Rows of ``artifacts`` with the actions ``tagged`` and ``untagged`` are the tag's history.
         """
         with self._sink.recording("artifacts"):
             name, tag = check_name(name), check_name(tag)
             kind = kind if kind in KINDS else "other"
-            held = self._tagged
-            before = held.get((kind, tag))
-            if before is not None and before != name:
-                self._sink.record("artifacts", {"name": before, "kind": kind, "action": "untagged", "tag": tag})
-            held[kind, tag] = name
+            previous = self._tagged.get((kind, tag))
+            if previous is not None and previous != name:
+                self._sink.record("artifacts", {"name": previous, "kind": kind, "action": "untagged", "tag": tag})
+            self._tagged[kind, tag] = name
             columns = {"name": name, "kind": kind, "action": "tagged", "tag": tag, "tag_metric": short_text(metric)}
             self._sink.record("artifacts", columns | {"tag_value": None if value is None else _finite(number(value))})
 
-    # ── what the sources of this room have written or seen written ──
+    # ── files of frameworks and of ranklake ──
 
     def record_checkpoint(
         self, place: Place, *, step: int | None = None, duration_s: float | None = None, at_ns: int | None = None
     ) -> None:
-        """Record a checkpoint that a framework has written, hashed in the background; a row of ``artifacts``.
+        """Record a checkpoint that a framework has written as a row of ``artifacts``, hashed in the background.
 
-        What is in a store gets no digest: hashing it would read all of it back.
+        A checkpoint in an object store gets no digest, because hashing would download all of it.
 
         Parameters
         ----------
         duration_s
-            How long writing took.
+            Duration of writing.
         at_ns
-            When that ended, on the clock of `ranklake.capture.common.monotonic.now`; by default now.
+            End of writing, on the clock of `ranklake.capture.common.monotonic.now`; by default now.
         """
         with self._sink.recording("artifacts"):
             uri = shown_place(place)
@@ -199,23 +204,23 @@ class Artifacts:
                 self._hash(columns, place, at_ns=at_ns)
 
     def record_file(self, file: Path, kind: str, **columns: object) -> None:
-        """Record a file of ours, hashed before this returns: it is made where training hangs, fails or ends.
+        """Record a file that ranklake wrote, hashed before this returns.
 
-        What is in the background then is given up.
+        Such files are written when training hangs, fails or ends, and background jobs may not run any more.
         """
         with self._sink.recording("artifacts"), file.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
             facts = {"bytes": stream.tell(), "file_count": 1, "sha256": digest, **columns}
-            made = self._columns(file.name, file, kind, None, (), {})
-            self._sink.record("artifacts", made | {"attributes": None} | facts)
+            row = self._columns(file.name, file, kind, None, (), {})
+            self._sink.record("artifacts", row | {"attributes": None} | facts)
 
     # ── in the background ──
 
     def _columns(
         self, name: str, place: Place, kind: str, step: object, inputs: Sequence[str], attributes: Mapping[str, object]
     ) -> Columns:
-        at = self._progress.latest_step() if step is None else step
-        return artifact_row("created", name, place, kind=kind, step=at, inputs=inputs, attributes=attributes)
+        step = self._progress.latest_step() if step is None else step
+        return artifact_row("created", name, place, kind=kind, step=step, inputs=inputs, attributes=attributes)
 
     def _hash(
         self,
@@ -240,23 +245,24 @@ class Artifacts:
         stopped: Callable[[], bool],
     ) -> None:
         with self._sink.recording("artifacts"):
-            why: dict[str, str] = {}
+            reasons: dict[str, str] = {}
             files = state_of(place) if columns["kind"] == "checkpoint" else ""
-            made = self._hashing.merkle_digest(place, options, stopped, why, "sha256")
-            if state is not None and made.root_sha256 and _state(place) != state:
-                why["sha256"] = WRITTEN_AGAIN
-            elif made.unreadable:
-                why["sha256"] = f"{made.unreadable_count} files cannot be read: {next(iter(made.unreadable.values()))}"
-            elif made.root_sha256:
-                columns |= {"sha256": made.sha256, "bytes": made.size_bytes, "file_count": made.file_count}
+            digest = self._hashing.merkle_digest(place, options, stopped, reasons, "sha256")
+            if state is not None and digest.root_sha256 and _state(place) != state:
+                reasons["sha256"] = WRITTEN_AGAIN
+            elif digest.unreadable:
+                reason = next(iter(digest.unreadable.values()))
+                reasons["sha256"] = f"{digest.unreadable_count} files cannot be read: {reason}"
+            elif digest.root_sha256:
+                columns |= {"sha256": digest.sha256, "bytes": digest.size_bytes, "file_count": digest.file_count}
             if files and "sha256" in columns and files == state_of(place):
                 self._hashing.keep_checkpoint(columns["uri"], columns["sha256"], files)
-            columns["attributes"] = attributes_text(columns["attributes"], why)
+            columns["attributes"] = attributes_text(columns["attributes"], reasons)
             self._sink.record("artifacts", columns, moment)
 
 
 def _state(place: Place) -> object:
-    """Return what changes when a file is written again, or a folder's entries are; None of what cannot be looked at."""
+    """Return a value that changes when a file, or the list of a folder's entries, changes; None if it has no status."""
     try:
         return identity_of(os.stat(place))  # noqa: PTH116 - a place may be a text
     except (OSError, ValueError):
@@ -271,31 +277,31 @@ SUFFIX: Final = ".ranklake-tmp"
 
 
 class AtomicWrite:
-    """A place to write to, which becomes the target at `commit`.
+    """Writes a file or folder under a temporary name, which `commit` renames to the target.
 
     Attributes
     ----------
     temporary
-        Does not exist yet: make a file or a folder of it. The folder that it is in does.
+        Path of the file or folder to create. Its parent folder exists.
     """
 
     def __init__(self, target: Path) -> None:
         self.target = target
-        with contextlib.suppress(OSError):  # whoever writes there gets the error
+        with contextlib.suppress(OSError):  # writing to the temporary path then raises
             target.parent.mkdir(parents=True, exist_ok=True)
         self.temporary = target.with_name(f".{target.name[:128]}.{secrets.token_hex(4)}{SUFFIX}")
-        self.began_ns = time.monotonic_ns()
+        self.start_ns = time.monotonic_ns()
 
     def commit(self) -> None:
-        """Bring it to the disk and give it its name, in place of what has it now.
+        """Synchronize the files to disk, and rename them to the target, which is replaced.
 
-        A file replaces a file in one step. A folder cannot: the old one is first renamed, so that for a moment there is
-        none; it is never half of one and half of the other.
+        A file is replaced atomically. An old folder is renamed first, so for a moment there is no target, but never a
+        mixture of old and new files.
 
         Raises
         ------
         OSError
-            The target is as it was, and the temporary one is gone.
+            The target is unchanged, and the temporary files are removed.
         """
         try:
             _sync(self.temporary)
@@ -316,15 +322,15 @@ class AtomicWrite:
         sync_folder(self.target.parent)
 
     def spent_ns(self) -> int:
-        """Return how long it has taken so far."""
-        return time.monotonic_ns() - self.began_ns
+        """Return the time since the begin of the write, ns."""
+        return time.monotonic_ns() - self.start_ns
 
     def is_empty(self) -> bool:
         """Whether nothing was written."""
         return not os.path.lexists(self.temporary)
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove the temporary files."""
         with contextlib.suppress(OSError):
             if self.temporary.is_dir():
                 shutil.rmtree(self.temporary, ignore_errors=True)
@@ -333,17 +339,17 @@ class AtomicWrite:
 
 
 def _sync(place: Path) -> None:
-    """Bring a file, or all files and folders below one, to the disk."""
+    """Synchronize a file, or all files and folders below a folder, to disk."""
     if not place.is_dir():
-        _sync_one(place)
+        _sync_file(place)
         return
     for folder, _, names in os.walk(place):
         for name in names:
-            _sync_one(Path(folder, name))
+            _sync_file(Path(folder, name))
         sync_folder(Path(folder))
 
 
-def _sync_one(file: Path) -> None:
+def _sync_file(file: Path) -> None:
     fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

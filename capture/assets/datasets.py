@@ -1,4 +1,4 @@
-"""Datasets: the data that a run was trained and evaluated on, digested in the background."""
+"""Datasets: records the data that a run is trained and evaluated on, hashed in the background."""
 
 import hashlib
 import os
@@ -23,7 +23,7 @@ _ROLES: Final = {
 
 
 class Datasets:
-    """The datasets of one run."""
+    """Records the datasets of one run."""
 
     def __init__(self, sink: Sink, hashing: Hashing) -> None:
         self._sink, self._hashing = sink, hashing
@@ -49,27 +49,27 @@ class Datasets:
         wait: bool = False,
         **attributes: object,
     ) -> None:
-        """Record what is trained or evaluated on, with a fingerprint of its files; a row of ``datasets``.
+        """Record a dataset with a fingerprint of its files, as a row of ``datasets``.
 
         Parameters
         ----------
         place
             A folder, a file, or an fsspec URI; hashed in the background (see `ranklake.capture.assets.merkle_digest`).
         split, version, role, data_format, samples, tokens, preprocessing_version, tokenizer
-            As the columns of these names say; ``role`` is what the split is called, where it is not given.
+            Values of the columns with these names; ``role`` is derived from the split by default.
         index
-            Which samples the split has, in which order: a file, or numbers, hashed as decimal lines.
+            The samples of the split in order: a file, or numbers, which are hashed as decimal lines.
         expected
-            The fingerprint that it should have, ``merkle_root_sha256`` of an earlier run, with or without ``sha256:``.
-            Another one is reported once, and fails the check ``as_expected``; training goes on.
+            The expected fingerprint: ``merkle_root_sha256`` of an earlier run, with or without ``sha256:``. A different
+            one is reported once, and fails the check ``as_expected``; training continues.
         preprocessing
-            Its configuration, of which the digest is recorded.
+            Configuration of the preprocessing; its digest is recorded.
         storage_options
-            For fsspec.
+            Options of fsspec.
         wait
-            Return when the row is written.
+            Whether to return only after the row is written.
         attributes
-            What else is known, kept as JSON.
+            Other facts, stored as JSON.
         """
         with self._sink.recording("datasets"):
             role = role or _ROLES.get((split or "").lower(), "other")
@@ -100,27 +100,27 @@ class Datasets:
         stopped: Callable[[], bool],
     ) -> None:
         with self._sink.recording("datasets"):
-            why: dict[str, str] = {}
+            reasons: dict[str, str] = {}
             if place is not None:
-                made = self._hashing.merkle_digest(place, options, stopped, why, "merkle_root_sha256")
+                digest = self._hashing.merkle_digest(place, options, stopped, reasons, "merkle_root_sha256")
                 columns |= {
-                    "merkle_root_sha256": made.root_sha256 or None,
-                    "fingerprint_method": METHOD if made.root_sha256 else None,
-                    "file_count": made.file_count if made.root_sha256 else None,
-                    "bytes": made.size_bytes if made.root_sha256 else None,
-                    "unreadable_file_count": made.unreadable_count if made.root_sha256 else None,
-                    "duration_ns": made.duration_ns or None,
+                    "merkle_root_sha256": digest.root_sha256 or None,
+                    "fingerprint_method": METHOD if digest.root_sha256 else None,
+                    "file_count": digest.file_count if digest.root_sha256 else None,
+                    "bytes": digest.size_bytes if digest.root_sha256 else None,
+                    "unreadable_file_count": digest.unreadable_count if digest.root_sha256 else None,
+                    "duration_ns": digest.duration_ns or None,
                 }
                 expected = columns["expected_merkle_root_sha256"]
-                if expected and made.root_sha256 and expected != made.root_sha256:
+                if expected and digest.root_sha256 and expected != digest.root_sha256:
                     self._sink.gaps.warn("dataset", f"dataset {columns['name']} is not the one that was expected")
-                why |= {f"file {text(path, 200)}": reason for path, reason in made.unreadable.items()}
+                reasons |= {f"file {text(path, 200)}": reason for path, reason in digest.unreadable.items()}
             if index is not None:
                 try:
                     columns["index_sha256"] = _index_sha256(index)
-                except Exception as error:  # noqa: BLE001 - whatever users hand over
-                    why["index_sha256"] = type(error).__name__
-            columns["unavailable"] = json_text(redact(why))
+                except Exception as error:  # noqa: BLE001 - users may pass any object
+                    reasons["index_sha256"] = type(error).__name__
+            columns["unavailable"] = json_text(redact(reasons))
             self._sink.record("datasets", columns)
 
 
@@ -129,12 +129,12 @@ def _sha256_of(configuration: Mapping[str, Any]) -> str:
 
 
 def _index_sha256(index: Place | Iterable[int]) -> str:
-    digest = hashlib.sha256()
     if isinstance(index, str | os.PathLike):
-        made = merkle_digest(index)
-        if made.unreadable_count:
-            raise OSError(next(iter(made.unreadable.values())))
-        return made.sha256
+        files = merkle_digest(index)
+        if files.unreadable_count:
+            raise OSError(next(iter(files.unreadable.values())))
+        return files.sha256
+    digest = hashlib.sha256()
     for sample in index:
         digest.update(b"%d\n" % int(sample))
     return digest.hexdigest()

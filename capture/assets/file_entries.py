@@ -1,4 +1,4 @@
-"""File entries: the files below a local or remote path, in walk order, each with a function that hashes it."""
+"""File entries: lists the files below a local path or a URI in a fixed order, each with a function that hashes it."""
 
 import contextlib
 import errno
@@ -13,25 +13,25 @@ from typing import Any, Final, Protocol
 
 CHUNK_BYTES: Final = 1 << 20
 RACY_NS: Final = 2_000_000_000
-"""A file that was changed so short a time before it was read may change again without another mtime."""
+"""A file that changed less than this before it was read may change again without a new mtime."""
 CHANGED: Final = "it changed while it was read"
 LOOP: Final = "a link to a folder that it is in"
 SPECIAL: Final = "not a regular file"
 
 
 class KnownDigests(Protocol):
-    """Digests of files that have been read before."""
+    """A cache of digests of files."""
 
     def get(self, status: os.stat_result) -> bytes | None:
-        """Return the digest of a file with this identity, size and time of change, if it is known."""
+        """Return the cached digest of a file with this identity, size and time of change; None if there is none."""
 
     def put(self, status: os.stat_result, digest: bytes) -> None:
-        """Remember a digest."""
+        """Cache the digest of a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file to be hashed, or the reason why one cannot be."""
+    """A file with its hash function, or the reason why it cannot be hashed. `path` is relative to the root."""
 
     path: str
     hash: Callable[[], "FileDigest"] | None = None
@@ -40,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """The digest and size of a file as it was read; of a local one, its identity if that may be remembered."""
+    """Digest and size of a file; `identity` is its status if the digest may be cached, else None."""
 
     digest: bytes
     size_bytes: int
@@ -48,7 +48,7 @@ class FileDigest:
 
 
 def local_entries(place: Path, known: KnownDigests | None) -> Iterator[Entry]:
-    """Yield the files below a local place, or the place itself. Raises `OSError`."""
+    """Yield the files below a local folder, or a single file. Raises `OSError`."""
     status = place.stat()
     if stat.S_ISDIR(status.st_mode):
         yield from _folder(str(place), "", ((status.st_dev, status.st_ino),), known)
@@ -67,7 +67,7 @@ def _folder(
     for name in names:
         full, path = f"{folder}/{name}", f"{prefix}{name}"
         try:
-            status = os.stat(full)  # noqa: PTH116 - a million times
+            status = os.stat(full)  # noqa: PTH116 - fast: there may be a million files
         except OSError as error:
             yield Entry(path, reason=LOOP if error.errno == errno.ELOOP else error.strerror or type(error).__name__)
             continue
@@ -90,7 +90,7 @@ def _entry(full: str, path: str, status: os.stat_result, known: KnownDigests | N
 
 
 def _hash_local(full: str) -> FileDigest:
-    """Hash a file; one that changes meanwhile is tried once more. Raises `OSError`, EAGAIN for one that changes on."""
+    """Hash a file, and again if it changes meanwhile. Raises `OSError`; EAGAIN if it changed twice."""
     for _ in range(2):
         fd = os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
@@ -103,24 +103,24 @@ def _hash_local(full: str) -> FileDigest:
         finally:
             os.close(fd)
         if is_unchanged(before, after) and size == after.st_size:
-            settled = time.time_ns() - max(after.st_mtime_ns, after.st_ctime_ns) > RACY_NS
-            return FileDigest(digest.digest(), size, after if settled else None)
+            is_cacheable = time.time_ns() - max(after.st_mtime_ns, after.st_ctime_ns) > RACY_NS
+            return FileDigest(digest.digest(), size, after if is_cacheable else None)
     raise OSError(errno.EAGAIN, CHANGED)
 
 
 def is_unchanged(before: os.stat_result, after: os.stat_result) -> bool:
-    """Whether two looks saw the same file in the same state."""
+    """Whether two statuses are of the same file in the same state."""
     return identity_of(before) == identity_of(after)
 
 
 def identity_of(status: os.stat_result) -> tuple[int, int, int, int, int]:
-    """Return device, inode, times of change in ns, and size."""
+    """Return device, inode, mtime and ctime in ns, and size of a file."""
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 def remote_entries(uri: str, storage_options: dict[str, Any]) -> Iterator[Entry]:
-    """Yield the files below a place in a store, or the place itself. Raises what the store's client does."""
-    from fsspec.core import url_to_fs  # only where a URI asks for it
+    """Yield the files below a URI, or a single file there. Raises any error of the store's client."""
+    from fsspec.core import url_to_fs  # slow import, needed only for URIs
 
     files, root = url_to_fs(uri, **storage_options)
     if files.isfile(root):
@@ -144,7 +144,7 @@ def _remote_folder(files: Any, folder: str, prefix: str) -> Iterator[Entry]:  # 
 
 
 def item_is_itself(name: str, folder: str) -> bool:
-    """Whether an entry of a listing is the folder's own marker, as object stores have them."""
+    """Whether a listing entry is the folder itself; object stores list such markers."""
     return str(name).rstrip("/").lstrip("/") == folder.strip("/")
 
 
@@ -158,9 +158,10 @@ def _hash_remote(files: Any, path: str) -> FileDigest:  # noqa: ANN401 - a file 
 
 
 def state_of(place: str | os.PathLike[str]) -> str:
-    """Return what changes when any file at or below a place is written again, comes or goes; empty if none is there.
+    """Return a digest of the statuses of all files at or below a path; empty if the path does not exist.
 
-    Files are not read, only looked at. However the place is spelled, absolute or not, it is the same.
+    It changes when a file is added, removed or written. Files are not read. It does not depend on whether the path is
+    absolute.
     """
     digest = hashlib.sha256()
     try:
@@ -170,7 +171,7 @@ def state_of(place: str | os.PathLike[str]) -> str:
     for folder, names, files in os.walk(place):
         names.sort()
         for name in sorted(files):
-            path = os.path.join(folder, name)  # noqa: PTH118 - as os.walk has it
+            path = os.path.join(folder, name)  # noqa: PTH118 - a text, like os.walk's
             with contextlib.suppress(OSError):
                 digest.update(repr((os.path.relpath(path, place), identity_of(os.stat(path)))).encode())  # noqa: PTH116
     return digest.hexdigest()

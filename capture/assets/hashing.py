@@ -1,4 +1,4 @@
-"""Hashing: fingerprints of files, computed by a background thread, and the rows of `artifacts` that they become."""
+"""Hashing: computes fingerprints of files in a background thread, and columns of `artifacts`."""
 
 import os
 import threading
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
     from ranklake.capture.assets.known_files import KnownCheckpoints
 
 Place = str | os.PathLike[str]
-_LONGEST: Final = 1024
-_LONGEST_MESSAGE: Final = 4096
+_MAX_CHARACTERS: Final = 1024
+_MAX_MESSAGE_CHARACTERS: Final = 4096
 
 
 def short_text(value: object) -> str | None:
-    """Return a text as columns have it, redacted and cut; None for None."""
-    return None if value is None else redacted_text(value, _LONGEST)
+    """Convert a value to text for a column, redacted and cut at `_MAX_CHARACTERS`; None for None."""
+    return None if value is None else redacted_text(value, _MAX_CHARACTERS)
 
 
 def shown_place(place: Place) -> str:
-    """Return a place as others can find it: a URI without its user, or an absolute path."""
-    shown = os.fspath(place)
-    return text(redact_uri(text(shown if "://" in shown else os.path.abspath(shown))), 4096)  # noqa: PTH100 - links stay
+    """Return a path as an absolute path, or a URI without credentials."""
+    path = os.fspath(place)
+    path = path if "://" in path else os.path.abspath(path)  # noqa: PTH100 - keep symbolic links
+    return text(redact_uri(text(path)), 4096)
 
 
 def last_part(uri: str) -> str:
@@ -41,7 +42,7 @@ def last_part(uri: str) -> str:
 
 
 def given_digest(sha256: str) -> str | None:
-    """Return a SHA-256 that a caller gave as rows have it: lower case, without the algorithm's name before it."""
+    """Normalize a caller's SHA-256 to lower case without the prefix ``sha256:``."""
     return redacted_text(sha256.strip().lower().removeprefix("sha256:"), 64)
 
 
@@ -61,7 +62,7 @@ def artifact_row(
     inputs: Sequence[str] = (),
     attributes: Mapping[str, object] | None = None,
 ) -> Columns:
-    """Return what is known of an artifact at once; ``attributes`` is a mapping still, to which reasons are added."""
+    """Return the columns of an artifact that need no hashing; ``attributes`` is still a mapping, not JSON."""
     return {
         "name": check_name(name),
         "kind": kind if kind in KINDS else "other",
@@ -74,30 +75,30 @@ def artifact_row(
 
 
 def failure_columns(error: BaseException | None, spent_ns: int | None) -> Columns:
-    """Return what an exception says, redacted, and how long it took until then."""
+    """Return the columns of a failure: type and redacted message of the exception, and the time until it."""
     columns: Columns = {"duration_ns": spent_ns, "blocking_ns": spent_ns}
     if error is not None:
         kind = type(error)
         columns |= {"exception_type": text(getattr(kind, "__qualname__", kind), 256)}
-        columns |= {"exception_message": redacted_text(error, _LONGEST_MESSAGE)}
+        columns |= {"exception_message": redacted_text(error, _MAX_MESSAGE_CHARACTERS)}
     return columns
 
 
-def attributes_text(attributes: Mapping[str, object], why: Mapping[str, str]) -> str | None:
-    """Return the JSON of attributes, with why columns have no value."""
-    return json_text({**attributes, "unavailable": dict(why)} if why else dict(attributes) or None)
+def attributes_text(attributes: Mapping[str, object], reasons: Mapping[str, str]) -> str | None:
+    """Return attributes as JSON, with the reasons why columns have no value under ``unavailable``."""
+    return json_text({**attributes, "unavailable": dict(reasons)} if reasons else dict(attributes) or None)
 
 
 RUN_ENDED: Final = "the run ended before it was found out"
 
 
 class Hashing:
-    """Has files of one run hashed, one after the other.
+    """Hashes the files of one run in the background, one after the other.
 
     Parameters
     ----------
     root
-        Local spool, which keeps the digests of files that do not change; None for a run that records nothing.
+        Local spool, which caches digests of unchanged files; None for a run that records nothing.
     """
 
     def __init__(self, sink: Sink, lifecycle: Lifecycle, root: Path | None) -> None:
@@ -105,9 +106,9 @@ class Hashing:
         self.background: Background | None = None
 
     def submit(self, job: Callable[[Callable[[], bool]], None], table: str, *, wait: bool) -> None:
-        """Have a job done beside training, which writes a row of a table; see `Background`."""
+        """Run a job that records a row of a table in the background (`Background`); `wait` for its end."""
         if not self._sink.enabled:
-            self._sink.record(table, {})  # counted
+            self._sink.record(table, {})  # counts the missing row
             return
         if self.background is None:
             self.background = Background()
@@ -122,72 +123,72 @@ class Hashing:
         place: Place,
         options: dict[str, Any],
         stopped: Callable[[], bool],
-        why: dict[str, str],
+        reasons: dict[str, str],
         column: str,
         *,
         is_cached: bool = True,
     ) -> MerkleDigest:
-        """Return a fingerprint; an empty one, and why, if it could not be taken.
+        """Return a fingerprint; if that fails, an empty one, and the reason in `reasons` under `column`.
 
         Parameters
         ----------
         is_cached
-            Whether the digest of a file that looks unchanged may stand for reading it.
+            Whether to use cached digests of files whose status is unchanged.
         """
-        from ranklake.capture.assets.known_files import KnownFiles  # sqlite: not before something is hashed
+        from ranklake.capture.assets.known_files import KnownFiles  # imports sqlite3, needed only for hashing
 
         known = None if self._root is None or not is_cached else KnownFiles(self._root)
         try:
             return merkle_digest(place, known=known, storage_options=options, stopped=stopped)
         except StoppedError:
-            why[column] = RUN_ENDED
+            reasons[column] = RUN_ENDED
         except OSError as error:
-            why[column] = error.strerror or type(error).__name__
-        except Exception as error:  # noqa: BLE001 - file systems of all kinds
-            why[column] = type(error).__name__
+            reasons[column] = error.strerror or type(error).__name__
+        except Exception as error:  # noqa: BLE001 - any file system of fsspec
+            reasons[column] = type(error).__name__
         finally:
             if known is not None:
                 known.close()
         return MerkleDigest()
 
     def keep_checkpoint(self, place: str, sha256: str, state: str) -> None:
-        """Keep the digest of a checkpoint that was written, for loads of it on this node."""
+        """Cache the digest of a written checkpoint, to verify later loads on this node."""
         known = self._known_checkpoints()
         if known is not None:
             known.put(place, sha256, state)
 
     def known_checkpoint(self, place: str) -> tuple[str, str] | None:
-        """Return digest and state of what was last written to a place on this node; None if they are not known."""
+        """Return digest and state of the last checkpoint written to a path on this node; None if not cached."""
         known = self._known_checkpoints()
         return None if known is None else known.get(place)
 
     def _known_checkpoints(self) -> "KnownCheckpoints | None":
-        from ranklake.capture.assets.known_files import KnownCheckpoints  # sqlite, as above
+        from ranklake.capture.assets.known_files import KnownCheckpoints  # imports sqlite3
 
         return None if self._root is None else KnownCheckpoints(self._root)
 
 
-_JOIN_S: Final = 2.0
+_JOIN_TIMEOUT_S: Final = 2.0
 
 
 class Background:
-    """A queue of jobs and the thread that does them, which is there while there are any.
+    """A queue of jobs, and a thread that runs them and ends when the queue is empty.
 
     Notes
     -----
-    A job is called with a function that says whether to give up; it then writes down what it has, and returns. A
-    forked child has no such thread: what is given there is done at once, and what its parent has to do is left to it.
+    A job is called with a function that returns whether to stop. It then records an incomplete row, and returns. A
+    forked child has no such thread: it runs its own jobs immediately, and not those of its parent.
     """
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._jobs: deque[tuple[Callable[[Callable[[], bool]], None], threading.Event]] = deque()
-        self._lock = threading.RLock()  # a signal's handler may write a checkpoint in the middle of this
+        self._lock = threading.RLock()  # reentrant: a signal handler may write a checkpoint here
         self._thread: threading.Thread | None = None
         self._stopping = False
 
     def submit(self, job: Callable[[Callable[[], bool]], None]) -> threading.Event:
-        """Have a job done; the event is set when it is. Raises `RuntimeError` where no thread can be started."""
+        """Add a job, and return an event that is set at its end. Raises `RuntimeError` if no thread can be started."""
         done = threading.Event()
         if os.getpid() != self._pid:
             job(lambda: False)
@@ -206,18 +207,18 @@ class Background:
         return done
 
     def drain(self, timeout_s: float) -> None:
-        """Wait until all is done that was submitted so far."""
+        """Wait until all jobs submitted so far have ended, at most `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         if os.getpid() == self._pid:
             for _, done in list(self._jobs):
                 done.wait(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Have what is left given up: each job still writes down that it was."""
+        """Tell all remaining jobs to stop, and wait briefly for them to record that they did."""
         self._stopping = True
         thread = self._thread
         if thread is not None and os.getpid() == self._pid and thread is not threading.current_thread():
-            thread.join(_JOIN_S)
+            thread.join(_JOIN_TIMEOUT_S)
 
     def _work(self) -> None:
         while True:
@@ -228,7 +229,7 @@ class Background:
                 job, done = self._jobs[0]
             try:
                 job(lambda: self._stopping)
-            except Exception as error:  # noqa: BLE001 - the next job's turn must come
+            except Exception as error:  # noqa: BLE001 - continue with the next job
                 LOGGER.warning("ranklake: in the background: %s: %s", type(error).__name__, error)
             finally:
                 done.set()

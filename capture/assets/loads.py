@@ -1,9 +1,9 @@
-"""Loads: checkpoints that were read back, whether they had the digest that was recorded, and those that failed.
+"""Loads: records checkpoints that a run loads, verifies their digests, and records failed loads and saves.
 
-loading ends    duration, place
-background      the bytes are hashed, never taken from the cache of digests
-row `loaded`    verified: true if that is the digest that was said, or recorded on this node; false if it is another
-                and no file was written since; NULL otherwise, and the reason in attributes
+end of loading    duration and path
+background        the files are hashed again, without cached digests
+row `loaded`      verified: true if the digest equals the expected one, or the one recorded on this node; false if it
+                  differs and no file was written since; otherwise NULL, with the reason in attributes
 """
 
 import os
@@ -35,7 +35,7 @@ NOT_HASHED: Final = "it was not hashed"
 
 
 class Loads:
-    """The loads of one run, and what failed. Training waits for none of it."""
+    """Records loads of checkpoints, and failures, of one run, without making training wait."""
 
     def __init__(self, sink: Sink, hashing: Hashing) -> None:
         self._sink, self._hashing = sink, hashing
@@ -51,34 +51,34 @@ class Loads:
         name: str | None = None,
         **attributes: object,
     ) -> Iterator[Place]:
-        """Time the loading of a checkpoint, and record whether it was what was saved; a row of ``artifacts``.
+        """Record that the block loads a checkpoint, and verify its digest; a row of ``artifacts``.
 
             with run.loading("out/step-100.pt", step=100) as place:
                 state = torch.load(place)
 
-        The row's action is ``loaded``, or ``load_failed`` if the block raises: then the exception goes on. Afterwards
-        the files are read once more in the background. ``verified`` is true if their digest is the expected one, false
-        if it is another, NULL if there is none to compare with, or it is a URI; ``attributes`` has the reason. This
-        works in a run that records nothing, too.
+        The row's action is ``loaded``, or ``load_failed`` if the block raises; the exception is not caught. After the
+        block, the files are hashed in the background. ``verified`` is true if the digest is the expected one, and false
+        if it differs. It is NULL for a URI, or without an expected digest; ``attributes`` has the reason. The block
+        runs even if the run records nothing.
 
         Parameters
         ----------
         place
-            A file, a folder or a URI; given back as it is.
+            A file, a folder or a URI; it is yielded unchanged.
         step
-            The step that it holds the state of.
+            The step whose state the checkpoint contains.
         sha256
-            The expected digest, as ``artifacts.sha256`` has it; by default what was recorded when a rank of this node
-            wrote it.
+            The expected digest, in the form of ``artifacts.sha256``; by default the one recorded when a rank of this
+            node wrote the checkpoint.
         """
-        began_ns = time.monotonic_ns()
+        start_ns = time.monotonic_ns()
         facts: Mapping[str, Any] = {"step": step, "name": name, "attributes": attributes}
         try:
             yield place
         except BaseException as error:
-            self.failed("load_failed", place, error, spent_ns=time.monotonic_ns() - began_ns, **facts)
+            self.failed("load_failed", place, error, spent_ns=time.monotonic_ns() - start_ns, **facts)
             raise
-        self.record_load(place, spent_ns=time.monotonic_ns() - began_ns, sha256=sha256, **facts)
+        self.record_load(place, spent_ns=time.monotonic_ns() - start_ns, sha256=sha256, **facts)
 
     def record_load(
         self,
@@ -90,12 +90,14 @@ class Loads:
         name: str | None = None,
         attributes: Mapping[str, object] | None = None,
     ) -> None:
-        """Record a checkpoint that was loaded just now, once it is hashed.
+        """Record a loaded checkpoint, after hashing it in the background.
 
         Parameters
         ----------
+        spent_ns
+            Duration of the load.
         sha256
-            What its digest should be; by default what was recorded when a rank of this node wrote it.
+            The expected digest; by default the one recorded when a rank of this node wrote the checkpoint.
         """
         with self._sink.recording("artifacts"):
             uri = shown_place(place)
@@ -105,8 +107,9 @@ class Loads:
             columns |= {"duration_ns": spent_ns, "blocking_ns": spent_ns}
             columns["expected_sha256"] = None if sha256 is None else given_digest(sha256)
             if "://" in uri:
-                why = dict.fromkeys(("sha256", "verified"), NOT_READ_BACK)
-                self._sink.record("artifacts", columns | {"attributes": attributes_text(columns["attributes"], why)})
+                reasons = dict.fromkeys(("sha256", "verified"), NOT_READ_BACK)
+                attributes_json = attributes_text(columns["attributes"], reasons)
+                self._sink.record("artifacts", columns | {"attributes": attributes_json})
             else:
                 self._hashing.submit(partial(self._finish, columns, place, now()), "artifacts", wait=False)
 
@@ -121,40 +124,40 @@ class Loads:
         name: str | None = None,
         attributes: Mapping[str, object] | None = None,
     ) -> None:
-        """Record at once that a checkpoint could not be saved (``save_failed``) or loaded (``load_failed``)."""
+        """Record immediately that a checkpoint could not be saved (``save_failed``) or loaded (``load_failed``)."""
         with self._sink.recording("artifacts"):
-            shown = name or last_part(shown_place(place))
-            columns = artifact_row(action, shown, place, kind="checkpoint", step=step, attributes=attributes)
+            label = name or last_part(shown_place(place))
+            columns = artifact_row(action, label, place, kind="checkpoint", step=step, attributes=attributes)
             columns["attributes"] = attributes_text(columns["attributes"], {})
             self._sink.record("artifacts", columns | failure_columns(error, spent_ns))
 
     def _finish(self, columns: Columns, place: Place, moment: int, stopped: Callable[[], bool]) -> None:
         with self._sink.recording("artifacts"):
-            why: dict[str, str] = {}
-            before = state_of(place)
-            made = self._hashing.merkle_digest(place, {}, stopped, why, "sha256", is_cached=False)
-            if made.unreadable:
-                why["sha256"] = f"{made.unreadable_count} files cannot be read: {next(iter(made.unreadable.values()))}"
-            elif made.root_sha256:
-                columns |= {"sha256": made.sha256, "bytes": made.size_bytes, "file_count": made.file_count}
-            self._judge(columns, before, why)
-            self._sink.record(
-                "artifacts", columns | {"attributes": attributes_text(columns["attributes"], why)}, moment
-            )
+            reasons: dict[str, str] = {}
+            state = state_of(place)
+            files = self._hashing.merkle_digest(place, {}, stopped, reasons, "sha256", is_cached=False)
+            if files.unreadable:
+                reason = next(iter(files.unreadable.values()))
+                reasons["sha256"] = f"{files.unreadable_count} files cannot be read: {reason}"
+            elif files.root_sha256:
+                columns |= {"sha256": files.sha256, "bytes": files.size_bytes, "file_count": files.file_count}
+            self._verify(columns, state, reasons)
+            attributes_json = attributes_text(columns["attributes"], reasons)
+            self._sink.record("artifacts", columns | {"attributes": attributes_json}, moment)
 
-    def _judge(self, columns: Columns, state: str, why: dict[str, str]) -> None:
-        """Whether the digest is the expected one; `why` where that cannot be said."""
+    def _verify(self, columns: Columns, state: str, reasons: dict[str, str]) -> None:
+        """Set ``verified``, or its reason in `reasons` if there is nothing to compare."""
         digest, expected = columns.get("sha256"), columns["expected_sha256"]
-        known = None if expected else self._hashing.known_checkpoint(os.fspath(columns["uri"]))
-        if known is not None:
-            expected, recorded_state = known
+        recorded = None if expected else self._hashing.known_checkpoint(os.fspath(columns["uri"]))
+        if recorded is not None:
+            expected, recorded_state = recorded
             if digest is not None and expected != digest and recorded_state != state:
-                why["verified"] = WRITTEN_SINCE
+                reasons["verified"] = WRITTEN_SINCE
                 return
         columns["expected_sha256"] = expected
         if digest is None:
-            why["verified"] = NOT_HASHED
+            reasons["verified"] = NOT_HASHED
         elif expected is None:
-            why["verified"] = NO_DIGEST
+            reasons["verified"] = NO_DIGEST
         else:
             columns["verified"] = digest == expected

@@ -1,7 +1,6 @@
-"""Media: images, tables, confusion matrices and texts that a run shows, small, with their bytes.
+"""Media: records small images, tables, confusion matrices and texts of a run, with their bytes.
 
-The bytes are rows of a table, not files beside the spool: retention, erasure, roles, archives and shares apply to them
-as to every other row.
+The bytes are stored in rows of a table, so that retention, erasure, roles, archives and shares apply to them.
 """
 
 from collections.abc import Callable
@@ -27,24 +26,24 @@ from ranklake.capture.lanes.sink import Sink
 from ranklake.capture.lifecycle.lifecycle import Lifecycle
 from ranklake.capture.steps.progress import Progress
 
-_MOST_WAITING_BYTES: Final = 32 << 20
-_LONGEST_CAPTION: Final = 1024
+_MAX_WAITING_BYTES: Final = 32 << 20
+_MAX_CAPTION_CHARACTERS: Final = 1024
 
 
 class Media:
-    """The media of one run. Training waits for a copy of the value; the rest is done in a thread of its own.
+    """Records the media of one run. Training waits only for a copy of the value; a thread does the rest.
 
     Attributes
     ----------
     kept
-        Rows that were written.
+        Number of rows written.
     """
 
     def __init__(self, sink: Sink, progress: Progress, lifecycle: Lifecycle, settings: CaptureSettings) -> None:
         self._sink, self._progress, self._lifecycle, self._settings = sink, progress, lifecycle, settings
         self._most_bytes = min(settings.media_max_bytes, MOST_BYTES)
         self._background: Background | None = None
-        # Threads may count past each other: limits are approximate then.
+        # Threads change these without a lock, so limits are approximate.
         self._taken = self._waiting_bytes = self._kept_bytes = 0
         self.kept = 0
 
@@ -72,32 +71,33 @@ class Media:
         Parameters
         ----------
         name
-            What it is called, the same at other steps.
+            Name of the medium; use the same at other steps.
         value
-            An image: PNG or JPEG bytes or a path to them, which is read later; an array or tensor of height, width and
-            channels, whole numbers from 0 to 255 or floats from 0 to 1; a PIL image; a figure or axes of matplotlib's.
-            One that is too large is scaled (of bytes and paths, where Pillow is installed). A table: a data frame, a
-            mapping of names to columns, or a list of rows. A confusion matrix: as many columns, the predicted classes,
-            as rows, the true ones; at most 100. A text.
+            An image: PNG or JPEG bytes, or a path to such a file, which is read later; an array or tensor of height,
+            width and channels, integers from 0 to 255 or floats from 0 to 1; a PIL image; a figure or axes of
+            matplotlib. Large images are scaled down (bytes and files only if Pillow is installed).
+            A table: a data frame, a mapping of names to columns, or a list of rows.
+            A confusion matrix: a square matrix with true classes as rows and predicted classes as columns, at most 100.
+            A text.
         kind
-            image, table, confusion_matrix or text; by default what the value's type says.
+            image, table, confusion_matrix or text; by default derived from the value's type.
         step
-            Step that it shows; by default the running one, or the one that ended last.
+            The step that the medium belongs to; by default the running step, or the last one.
         labels
             Names of a confusion matrix's classes.
         columns
-            Names of a table's columns, where its rows have none.
+            Names of a table's columns, if its rows have none.
         caption
-            A sentence on it.
+            A sentence to show with it.
         personal
-            Whether it may be about persons: then only roles that see personal data get it, and no other page has it.
-            Whether it may hold data about people. True by default, except for confusion matrices.
+            Whether it may contain personal data; then only roles that see personal data can read it. True by default,
+            except for confusion matrices.
 
         Notes
         -----
-        Nothing is raised: what is too large (``media_max_bytes``), too much (``media_max_count``,
-        ``media_max_total_bytes``), on a GPU, or not what it should be is counted as a gap, with the reason. Texts and
-        cells are redacted like log lines; images are kept as they are.
+        Nothing is raised. A medium that is too large (``media_max_bytes``), exceeds a limit of the run
+        (``media_max_count``, ``media_max_total_bytes``), is on a GPU, or is invalid is counted as a gap, with the
+        reason. Texts and cells are redacted like log lines; images are not changed.
         """
         if self._sink.is_idle:
             self._sink.miss("media")
@@ -108,23 +108,23 @@ class Media:
             row: dict[str, Any] = {"name": check_name(name)}
             row["step"] = self._progress.latest_step() if step is None else integer(step)
             self._refuse_beyond_limits()
-            row["kind"], taken = self._hold(value, kind, labels, columns)
-            if self._waiting_bytes + taken.size_bytes > _MOST_WAITING_BYTES:
+            row["kind"], held = self._hold(value, kind, labels, columns)
+            if self._waiting_bytes + held.size_bytes > _MAX_WAITING_BYTES:
                 raise RefusedError(MEDIA_QUEUE_FULL, row["name"])
-            row["caption"] = None if caption is None else redacted_text(caption, _LONGEST_CAPTION)
+            row["caption"] = None if caption is None else redacted_text(caption, _MAX_CAPTION_CHARACTERS)
             is_personal = row["kind"] != CONFUSION_MATRIX if personal is None else bool(personal)
-            self._submit(row, taken, is_personal=is_personal)
+            self._submit(row, held, is_personal=is_personal)
 
     def after_fork(self) -> None:
-        """In a forked child: what waits is the parent's, and the limits are a process's."""
+        """Reset the counts in a forked child, because waiting media belong to the parent, and limits to a process."""
         self._taken = self._waiting_bytes = self._kept_bytes = 0
         self.kept = 0
 
     def _hold(self, value: object, kind: str | None, labels: object, columns: object) -> tuple[str, HeldMedia]:
-        """Return what a value is, and it held. What its own code raises is its fault, not ours."""
+        """Return the kind of a value, and a copy. Errors of the value's own code become `BadValueError`."""
         try:
-            kind_found = kind_of(value) if kind is None else kind
-            return kind_found, hold(value, kind_found, labels=labels, columns=columns, most_bytes=self._most_bytes)
+            kind = kind_of(value) if kind is None else kind
+            return kind, hold(value, kind, labels=labels, columns=columns, most_bytes=self._most_bytes)
         except DeviceValueError as error:
             raise RefusedError(DEVICE_VALUE, text(error, 80)) from error
         except (RefusedError, BadValueError):
@@ -139,9 +139,9 @@ class Media:
         if self._kept_bytes >= most_bytes:
             raise RefusedError(MEDIA_LIMIT, f"media_max_total_bytes = {most_bytes:,}")
 
-    def _submit(self, row: dict[str, Any], taken: HeldMedia, *, is_personal: bool) -> None:
+    def _submit(self, row: dict[str, Any], held: HeldMedia, *, is_personal: bool) -> None:
         if not self._sink.enabled:
-            self._sink.record("media", row)  # counted
+            self._sink.record("media", row)  # counts the missing row
             return
         if self._background is None:
             self._background = Background()
@@ -149,27 +149,27 @@ class Media:
             self._lifecycle.finishers.append(self._background.drain)
             self._lifecycle.closers.append(self._background.close)
         self._taken += 1
-        self._waiting_bytes += taken.size_bytes
-        self._background.submit(partial(self._finish, row, taken, now(), is_personal))
+        self._waiting_bytes += held.size_bytes
+        self._background.submit(partial(self._finish, row, held, now(), is_personal))
 
     def _finish(
-        self, row: dict[str, Any], taken: HeldMedia, at_ns: int, is_personal: bool, stopped: Callable[[], bool]
+        self, row: dict[str, Any], held: HeldMedia, at_ns: int, is_personal: bool, stopped: Callable[[], bool]
     ) -> None:
         with self._sink.recording("media"):
             try:
                 if stopped():
                     raise RefusedError(NOT_IN_TIME, row["name"])
-                made = taken.make()
-                size = len(made.raw)
+                medium = held.make()
+                size = len(medium.raw)
                 if size > (most := self._most_bytes):
                     raise RefusedError(TOO_LARGE, f"{row['name']}: {size:,} bytes; media_max_bytes = {most:,}")
                 if self._kept_bytes + size > (total := self._settings.media_max_total_bytes):
                     raise RefusedError(MEDIA_LIMIT, f"media_max_total_bytes = {total:,}")
                 column = personal_column(row["kind"]) if is_personal else "content"
-                is_masked = self._sink.masks("media", column)  # of what is not written, its digest would tell
-                row |= made.row(row["kind"], column, has_digest=not is_masked)
+                is_masked = self._sink.masks("media", column)  # a digest would reveal a masked value
+                row |= medium.row(row["kind"], column, has_digest=not is_masked)
                 if self._sink.record("media", row, at_ns):
                     self.kept += 1
                     self._kept_bytes += size
             finally:
-                self._waiting_bytes -= taken.size_bytes
+                self._waiting_bytes -= held.size_bytes

@@ -1,19 +1,19 @@
-r"""MerkleDigest: a 32-byte hash that identifies the files of a dataset or an artifact.
+r"""Merkle digest: a 32-byte hash that identifies the files of a dataset or an artifact.
 
-The Merkle root (method `METHOD`) is of the tree over all readable regular files below a place, in the order of a walk
-that goes through each folder's entries by the bytes of their names:
+The Merkle root (method `METHOD`) is computed over all readable regular files below a path. Folders are walked depth
+first, with entries in the order of the bytes of their names:
 
-    leaf   SHA-256(0x00 ‖ u64 length of the path ‖ path ‖ u64 size ‖ SHA-256 of the file), big-endian, the path relative
-           to the place, in UTF-8, with slashes; a single file has the empty path
+    leaf   SHA-256(0x00 ‖ u64 length of the path ‖ path ‖ u64 size ‖ SHA-256 of the file), big-endian; the path is
+           relative, in UTF-8, with slashes; that of a single file is empty
     node   SHA-256(0x01 ‖ left ‖ right)
-    root   the left subtree has the largest power of two of leaves that is less than their number (RFC 6962, 2.1);
-           of no file at all, SHA-256 of nothing
+    root   the number of leaves in the left subtree is the largest power of two below their total (RFC 6962, 2.1);
+           without files, SHA-256 of nothing
 
 The listing's digest is the SHA-256 of the lines ``<SHA-256 of the file>  <path>\\n`` in the same order, as `sha256sum`
 prints them.
 
-Links are followed, but not into a folder that the walk is in. In memory are one folder's names at each depth, the files
-being hashed, and a digest for each level of the tree, however many files there are.
+Links are followed, except into a parent folder. Memory holds the names of one folder at each depth, the files being
+hashed, and a digest for each level of the tree, whatever the number of files.
 """
 
 import errno
@@ -40,16 +40,16 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class MerkleDigest:
-    """What a walk found.
+    """The result of hashing the files below a path.
 
     Attributes
     ----------
     root_sha256, listing_sha256
-        Hexadecimal; see the module.
+        Merkle root and digest of the listing, in hex.
     file_sha256
-        Of a place that is one file, its digest; else empty.
+        Digest of the file if the path is a single file; else empty.
     unreadable
-        Reasons of the first `NAMED_AT_MOST` files that are not in the fingerprint, by path.
+        Why files are not included, by path, for the first `NAMED_AT_MOST`.
     """
 
     root_sha256: str = ""
@@ -63,12 +63,12 @@ class MerkleDigest:
 
     @property
     def sha256(self) -> str:
-        """What `artifacts.sha256` holds: a file's digest, or a folder's listing's."""
+        """Value of `artifacts.sha256`: the digest of a single file, or of a folder's listing."""
         return self.file_sha256 or self.listing_sha256
 
 
 class StoppedError(Exception):
-    """The fingerprint was given up because the run ended."""
+    """Hashing was stopped because the run ended."""
 
 
 def merkle_digest(
@@ -80,24 +80,24 @@ def merkle_digest(
     stopped: Callable[[], bool] = lambda: False,
     threads: int = THREADS,
 ) -> MerkleDigest:
-    """Hash all files of a folder, one file, or what an fsspec URI names.
+    """Hash a file, or all files below a folder or an fsspec URI.
 
     Parameters
     ----------
     known
-        Digests of local files from before; others are not remembered.
+        Cache of digests of local files.
     progress
-        Called with files and bytes so far.
+        Called with the number of files and bytes so far.
     stopped
-        Asked between files; then `StoppedError` is raised.
+        Called between files; if it returns true, `StoppedError` is raised.
 
     Raises
     ------
     FileNotFoundError
-        Nothing is there. Files that cannot be read do not raise: they are counted, and left out.
+        The path does not exist. Unreadable files do not raise: they are counted, and not included.
     """
-    began = time.monotonic_ns()
-    gathering = _PendingHashes(known, progress)
+    start_ns = time.monotonic_ns()
+    hashes = _PendingHashes(known, progress)
     text = os.fspath(place)
     entries = remote_entries(text, storage_options or {}) if "://" in text else local_entries(Path(text), known)
     with ThreadPoolExecutor(threads, thread_name_prefix="ranklake-hash") as pool:
@@ -105,66 +105,66 @@ def merkle_digest(
             for entry in entries:
                 if stopped():
                     raise StoppedError
-                gathering.begin(entry, pool)
-                gathering.take(leave=4 * threads)
-            while gathering.pending:
+                hashes.submit(entry, pool)
+                hashes.collect(most_pending=4 * threads)
+            while hashes.pending:
                 if stopped():
                     raise StoppedError
-                gathering.take(leave=len(gathering.pending) - 1)
+                hashes.collect(most_pending=len(hashes.pending) - 1)
         finally:
-            for _, future in gathering.pending:
+            for _, future in hashes.pending:
                 future.cancel()
-    made = gathering.made
-    made.root_sha256, made.listing_sha256 = gathering.tree.root().hex(), gathering.listing.hexdigest()
-    made.duration_ns = time.monotonic_ns() - began
-    return made
+    result = hashes.result
+    result.root_sha256, result.listing_sha256 = hashes.tree.root().hex(), hashes.listing.hexdigest()
+    result.duration_ns = time.monotonic_ns() - start_ns
+    return result
 
 
 class _PendingHashes:
-    """The files being hashed, in order, and what is made of those that are."""
+    """The files being hashed, in order, and the result over those already hashed."""
 
     def __init__(self, known: KnownDigests | None, progress: Progress | None) -> None:
         self._known, self._progress = known, progress
-        self.made, self.tree, self.listing = MerkleDigest(), MerkleTree(), hashlib.sha256()
+        self.result, self.tree, self.listing = MerkleDigest(), MerkleTree(), hashlib.sha256()
         self.pending: deque[tuple[str, Future[FileDigest]]] = deque()
 
-    def begin(self, entry: Entry, pool: ThreadPoolExecutor) -> None:
+    def submit(self, entry: Entry, pool: ThreadPoolExecutor) -> None:
         if entry.hash is None:
             self._leave_out(entry.path, entry.reason)
         else:
             self.pending.append((entry.path, _submit(pool, entry.hash)))
 
-    def take(self, leave: int) -> None:
-        """Wait for the first of those that are pending, until so many are left."""
-        while len(self.pending) > leave:
+    def collect(self, most_pending: int) -> None:
+        """Wait for the files in order, and add them, until at most so many are pending."""
+        while len(self.pending) > most_pending:
             path, future = self.pending.popleft()
             try:
                 self._add(path, future.result())
             except OSError as error:
-                changed = error.errno == errno.EAGAIN
-                self._leave_out(path, CHANGED if changed else error.strerror or type(error).__name__)
+                is_changed = error.errno == errno.EAGAIN
+                self._leave_out(path, CHANGED if is_changed else error.strerror or type(error).__name__)
 
-    def _add(self, path: str, hashed: FileDigest) -> None:
-        if self._known is not None and hashed.identity is not None:
-            self._known.put(hashed.identity, hashed.digest)
-        made, name = self.made, path.encode("utf-8", "surrogateescape")
-        made.file_count += 1
-        made.size_bytes += hashed.size_bytes
-        self.tree.add(leaf(name, hashed.size_bytes, hashed.digest))
-        self.listing.update(hashed.digest.hex().encode() + b"  " + name + b"\n")
+    def _add(self, path: str, file: FileDigest) -> None:
+        if self._known is not None and file.identity is not None:
+            self._known.put(file.identity, file.digest)
+        result, name = self.result, path.encode("utf-8", "surrogateescape")
+        result.file_count += 1
+        result.size_bytes += file.size_bytes
+        self.tree.add(leaf(name, file.size_bytes, file.digest))
+        self.listing.update(file.digest.hex().encode() + b"  " + name + b"\n")
         if not path:
-            made.file_sha256 = hashed.digest.hex()
+            result.file_sha256 = file.digest.hex()
         if self._progress is not None:
-            self._progress(made.file_count, made.size_bytes)
+            self._progress(result.file_count, result.size_bytes)
 
     def _leave_out(self, path: str, reason: str) -> None:
-        self.made.unreadable_count += 1
-        if len(self.made.unreadable) < NAMED_AT_MOST:
-            self.made.unreadable[path] = reason
+        self.result.unreadable_count += 1
+        if len(self.result.unreadable) < NAMED_AT_MOST:
+            self.result.unreadable[path] = reason
 
 
 def _submit(pool: ThreadPoolExecutor, work: Callable[[], FileDigest]) -> "Future[FileDigest]":
-    """Have a file hashed; by this thread where no other can be started, as when the interpreter ends."""
+    """Hash a file in the pool, or in this thread if no thread can be started, as at interpreter exit."""
     try:
         return pool.submit(work)
     except RuntimeError:
@@ -176,22 +176,16 @@ def _submit(pool: ThreadPoolExecutor, work: Callable[[], FileDigest]) -> "Future
         return done
 
 
-# ── local files ──
-
-
-# ── fsspec ──
-
-
 _LENGTH: Final = struct.Struct(">Q")
 
 
 def leaf(path: bytes, size_bytes: int, digest: bytes) -> bytes:
-    """Return the hash of a file's leaf."""
+    """Return the hash of a leaf."""
     return hashlib.sha256(b"\0" + _LENGTH.pack(len(path)) + path + _LENGTH.pack(size_bytes) + digest).digest()
 
 
 class MerkleTree:
-    """The root over leaves that come one by one; holds one digest for each level."""
+    """A Merkle tree that is built leaf by leaf, with one digest in memory for each level."""
 
     def __init__(self) -> None:
         self._peaks: list[tuple[int, bytes]] = []  # (leaves below, digest), of falling powers of two

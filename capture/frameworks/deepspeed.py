@@ -140,7 +140,7 @@ def attach() -> None:
 
 def _wrap_method(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def wrapped(engine: Any, *args: Any, **kwargs: Any) -> Any:
+    def call_wrapper(engine: Any, *args: Any, **kwargs: Any) -> Any:
         return wrapper(original, engine, *args, **kwargs)
 
-    return wrapped
+    return call_wrapper

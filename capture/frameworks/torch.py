@@ -281,12 +281,12 @@ def install() -> None:
 
 def _wrap_method(method: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def call_method(*args: Any, **kwargs: Any) -> Any:
         if not FOLLOWED or torch.compiler.is_compiling():
             return original(*args, **kwargs)
         return method(original, *args, **kwargs)
 
-    return wrapped
+    return call_method
 
 
 def _is_training(module: Any) -> bool:

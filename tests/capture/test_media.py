@@ -384,7 +384,7 @@ def test_a_process_keeps_so_many_and_so_large_ones(place, capfd):
 
 def test_training_does_not_wait_for_the_making(place, monkeypatch):
     """What waits is bounded: beyond it is refused, not queued."""
-    monkeypatch.setattr(media_module, "_MOST_WAITING_BYTES", 1000)
+    monkeypatch.setattr(media_module, "_MAX_WAITING_BYTES", 1000)
     run = place.start()
     hold = threading.Event()
     run.media("first", "x")
