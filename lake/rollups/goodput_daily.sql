@@ -337,53 +337,79 @@ weights(kind, weight) AS (
     (12, CAST('1' AS DECIMAL(38, 0))),
     (11, CAST('0' AS DECIMAL(38, 0)))
 ),
-changes AS (
-    SELECT
-        run, attempt,
-        unnest(make_array(begin_ns, end_ns)) AS at_ns,
-        unnest(make_array(weight, -weight)) AS change,
-        CAST(NULL AS INT) AS epoch,
-        CAST(NULL AS VARCHAR) AS part,
+cuts AS (
+    -- where something else begins, of few moments: the attempt's own start, parts of its start, epochs
+    SELECT run, attempt, own_begin_ns AS at_ns, CAST(NULL AS INT) AS epoch, CAST(NULL AS VARCHAR) AS part,
         CAST(NULL AS BIGINT) AS said_ns
-    FROM clipped
-    INNER JOIN weights ON weights.kind = clipped.kind
-    UNION ALL
-    -- cuts that change nothing: the attempt's own start, parts of its start, epochs
-    SELECT run, attempt, own_begin_ns, CAST(0 AS DECIMAL(38, 0)), NULL, NULL, NULL
     FROM attempts
     WHERE own_begin_ns > begin_ns AND own_begin_ns < end_ns
     UNION ALL
     SELECT start_parts.run, start_parts.attempt, greatest(start_parts.at_ns, attempts.begin_ns) AS from_ns,
-        CAST(0 AS DECIMAL(38, 0)), NULL, part, start_parts.at_ns AS said_ns
+        NULL, part, start_parts.at_ns AS said_ns
     FROM start_parts
     INNER JOIN attempts ON attempts.run = start_parts.run AND attempts.attempt = start_parts.attempt
     WHERE start_parts.at_ns < attempts.end_ns
     UNION ALL
-    SELECT epochs.run, epochs.attempt, greatest(epochs.begin_ns, attempts.begin_ns), CAST(0 AS DECIMAL(38, 0)), epoch,
-        NULL, epochs.begin_ns
+    SELECT epochs.run, epochs.attempt, greatest(epochs.begin_ns, attempts.begin_ns), epoch, NULL, epochs.begin_ns
     FROM epochs
     INNER JOIN attempts ON attempts.run = epochs.run AND attempts.attempt = epochs.attempt
     WHERE epochs.begin_ns < attempts.end_ns
 ),
-boundaries AS (
-    SELECT run, attempt, at_ns, sum(change) AS change,
+begun AS (
+    SELECT run, attempt, at_ns,
         -- of epochs that began before the attempt's account does, the last one
         last_value(epoch ORDER BY said_ns, epoch) FILTER (WHERE epoch IS NOT NULL) AS epoch,
         last_value(part ORDER BY said_ns) FILTER (WHERE part IS NOT NULL) AS part
-    FROM changes
+    FROM cuts
     GROUP BY run, attempt, at_ns
 ),
-covered AS (
+changes AS (
+    SELECT run, attempt, unnest(make_array(begin_ns, end_ns)) AS at_ns, unnest(make_array(weight, -weight)) AS change
+    FROM clipped
+    INNER JOIN weights ON weights.kind = clipped.kind
+    UNION ALL
+    SELECT run, attempt, at_ns, CAST(0 AS DECIMAL(38, 0)) FROM begun
+),
+summed AS (
+    SELECT run, attempt, at_ns, sum(change) AS change FROM changes GROUP BY run, attempt, at_ns
+),
+boundaries AS (
+    SELECT summed.run, summed.attempt, summed.at_ns, change, epoch, part
+    FROM summed
+    LEFT JOIN begun ON begun.run = summed.run AND begun.attempt = summed.attempt AND begun.at_ns = summed.at_ns
+),
+counted AS (
     SELECT
         run, attempt, at_ns,
         lead(at_ns) OVER timeline - at_ns AS piece_ns,
         CAST(sum(change) OVER so_far AS DOUBLE) AS cover,
-        last_value(epoch) IGNORE NULLS OVER so_far AS epoch,
-        last_value(part) IGNORE NULLS OVER so_far AS part
+        -- how many began: a count takes a third of what the last value that is not NULL does
+        count(epoch) OVER so_far AS epoch_number,
+        count(part) OVER so_far AS part_number
     FROM boundaries
     WINDOW
         timeline AS (PARTITION BY run, attempt ORDER BY at_ns),
         so_far AS (PARTITION BY run, attempt ORDER BY at_ns ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+),
+numbered_epochs AS (
+    SELECT run, attempt, epoch, row_number() OVER (PARTITION BY run, attempt ORDER BY at_ns) AS number
+    FROM begun
+    WHERE epoch IS NOT NULL
+),
+numbered_parts AS (
+    SELECT run, attempt, part, row_number() OVER (PARTITION BY run, attempt ORDER BY at_ns) AS number
+    FROM begun
+    WHERE part IS NOT NULL
+),
+covered AS (
+    SELECT counted.run, counted.attempt, at_ns, piece_ns, cover, epoch, part
+    FROM counted
+    LEFT JOIN numbered_epochs
+        ON numbered_epochs.run = counted.run AND numbered_epochs.attempt = counted.attempt
+        AND numbered_epochs.number = epoch_number
+    LEFT JOIN numbered_parts
+        ON numbered_parts.run = counted.run AND numbered_parts.attempt = counted.attempt
+        AND numbered_parts.number = part_number
 ),
 pieces AS (
     SELECT
