@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from ranklake.lake.contracts.arrow import arrow_schema
-from ranklake.lake.contracts.checks.series import heads_of
+from ranklake.lake.contracts.checks.series import group_starts
 from ranklake.lake.store.scratch import scratch
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class _Ranges:
             return True
         if not pa.types.is_integer(last.type):
             return False
-        is_head = heads_of(before, keys.num_rows)
+        is_head = group_starts(before, keys.num_rows)
         heads = np.flatnonzero(is_head)
         if len(heads) > keys.num_rows // _SPARSE + _FEW:
             return False

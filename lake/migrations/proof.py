@@ -118,7 +118,7 @@ def _verify_computed(
     proof.computed = sum(equal.values())
     proof.gone += len(dates) - len(equal)
     proof.faults += [
-        f"{day} comes out otherwise than it stands" for day, is_equal in sorted(equal.items()) if not is_equal
+        f"{day} has other rows than its inputs give" for day, is_equal in sorted(equal.items()) if not is_equal
     ]
 
 
@@ -147,9 +147,9 @@ def _compare(proof: Proof, migration: "Migration", old: pa.Table, new: pa.Table)
             proof.faults.append(f"column {name} has other values than it should")
         elif name in old.column_names and name not in touched:
             proof.untouched.add(name)
-    for name, ends in _ranges(migration, old, new):
-        extremes = proof.ranges.setdefault(name, ends)
-        proof.ranges[name] = {time: _widen_bounds(extremes[time], ends[time]) for time in ends}
+    for name, ranges in _ranges(migration, old, new):
+        known = proof.ranges.setdefault(name, ranges)
+        proof.ranges[name] = {key: _widen(known[key], ranges[key]) for key in ("before", "after")}
 
 
 def _ranges(migration: "Migration", old: pa.Table, new: pa.Table) -> Iterator[tuple[str, dict[str, list[float]]]]:
@@ -165,5 +165,5 @@ def _extremes(values: pa.ChunkedArray) -> list[float]:
     return [ends["min"], ends["max"]]
 
 
-def _widen_bounds(first: list[float], other: list[float]) -> list[float]:
+def _widen(first: list[float], other: list[float]) -> list[float]:
     return [min(first[0], other[0]), max(first[1], other[1])]

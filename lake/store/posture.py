@@ -61,10 +61,10 @@ def posture(name: str, place: "Store", marker: str = MARKER) -> Posture:
         Name of an object that the place has. If empty, the first listed object is examined.
     """
     if place.is_local:
-        reason = "a local disk: ask whoever runs the machine whether it is encrypted, and where it is"
+        reason = "a local disk: the administrator of the machine knows its encryption and location"
         return Posture(name, "file", unknown=reason)
     if not is_s3(place):
-        return Posture(name, _protocols(place)[0], unknown="this store is not asked; its console tells")
+        return Posture(name, _protocols(place)[0], unknown="this kind of store cannot be queried; see its console")
     bucket, _, key = place.path(marker or "x").removeprefix("s3://").partition("/")
     failures: list[str] = []
 
@@ -82,7 +82,7 @@ def posture(name: str, place: "Store", marker: str = MARKER) -> Posture:
     default = ask("get_bucket_encryption")
     rules = [] if not default else default["ServerSideEncryptionConfiguration"]["Rules"]
     rule = rules[0].get("ApplyServerSideEncryptionByDefault", {}) if rules else {}
-    where = ask("get_bucket_location")
+    location = ask("get_bucket_location")
     if not marker:
         objects = ask("list_objects_v2", Prefix=key.removesuffix("x"), MaxKeys=1)
         key = next((entry["Key"] for entry in (objects or {}).get("Contents", ())), "")
@@ -94,7 +94,7 @@ def posture(name: str, place: "Store", marker: str = MARKER) -> Posture:
         rule.get("KMSMasterKeyID"),
         (None if failures or key else EMPTY) if head is None else head.get("ServerSideEncryption", NONE),
         (head or {}).get("SSEKMSKeyId"),
-        None if where is None else where.get("LocationConstraint") or _FIRST_REGION,
+        None if location is None else location.get("LocationConstraint") or _FIRST_REGION,
         ", ".join(failures),
     )
 

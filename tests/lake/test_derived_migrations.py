@@ -144,7 +144,7 @@ def test_verify_finds_a_date_that_comes_out_otherwise(known, monkeypatch):
     evaluated = tasks.evaluate_day
     monkeypatch.setattr(tasks, "evaluate_day", lambda *args: evaluated(*args).slice(0, 0))
     assert verify(known, "step_daily", FromInputs()).faults == [
-        f"{day} comes out otherwise than it stands" for day in (FIRST, SECOND)
+        f"{day} has other rows than its inputs give" for day in (FIRST, SECOND)
     ]
 
 

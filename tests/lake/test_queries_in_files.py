@@ -266,7 +266,7 @@ def test_queries_stand_in_many_places_of_grafana(wrap):
 def test_queries_within_addresses_are_told():
     """A link to Explore has a query in its address; another kind of data source in the second schema is told."""
     link = {"panels": [{"links": [{"url": '/explore?left={"queries":[{"rawSql":"SELECT samples FROM steps"}]}'}]}]}
-    assert "stands within a text" in said(dashboard, json.dumps(link))[1][0]
+    assert "a text here contains a query" in said(dashboard, json.dumps(link))[1][0]
     query = {"kind": "DataQuery", "group": "mysql-datasource", "spec": {"rawSql": "SELECT samples FROM steps"}}
     other = json.dumps({"spec": {"elements": {"a": {"query": query}}}})
     assert "its data source is a mysql" in said(dashboard, other)[1][0]

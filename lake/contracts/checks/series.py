@@ -109,13 +109,13 @@ class Batch:
         places, values, bounds = self.ordered(order, along), self.ordered(order, name), order.bounds
         if values.dtype.kind == "f":
             has_value = ~np.isnan(values)
-            places, values, bounds = places[has_value], values[has_value], within(bounds, has_value)
+            places, values, bounds = places[has_value], values[has_value], select_bounds(bounds, has_value)
         is_filled = np.diff(bounds) > 0
         keys = [key for key, has_values in zip(order.keys, is_filled.tolist(), strict=True) if has_values]
         return keys, np.append(bounds[:-1][is_filled], len(values)), places, values
 
     def _group_by(self, names: tuple[str, ...]) -> Groups:
-        is_head = heads_of([self.rows[name] for name in names], len(self))
+        is_head = group_starts([self.rows[name] for name in names], len(self))
         heads = np.flatnonzero(is_head)
         first_rows = self.rows.select(names).filter(pa.array(is_head))
         of = np.zeros(len(heads), np.int64)
@@ -139,7 +139,7 @@ class Batch:
         return Groups(np.repeat(place[numbers], np.diff(heads, append=len(self))), keys)
 
 
-def heads_of(columns: Sequence[pa.ChunkedArray], rows: int) -> npt.NDArray[np.bool_]:
+def group_starts(columns: Sequence[pa.ChunkedArray], rows: int) -> npt.NDArray[np.bool_]:
     """Return a mask of rows that may begin a new group of equal rows.
 
     True for the first row and for each row that differs in some column from the row before. It may be true for further
@@ -167,21 +167,21 @@ def _changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     return changes
 
 
-def within(bounds: Numbers, chosen: Numbers) -> Numbers:
+def select_bounds(bounds: Numbers, chosen: Numbers) -> Numbers:
     """Return the bounds of series after only the values in the mask `chosen` are kept.
 
-    >>> within(np.array([0, 2, 5]), np.array([True, False, True, True, False])).tolist()
+    >>> select_bounds(np.array([0, 2, 5]), np.array([True, False, True, True, False])).tolist()
     [0, 1, 3]
     """
     return np.append(0, np.cumsum(chosen))[bounds]
 
 
-def steps_of(values: Numbers, bounds: Numbers) -> tuple[Numbers, Numbers]:
+def differences(values: Numbers, bounds: Numbers) -> tuple[Numbers, Numbers]:
     """Return the difference of each value from the previous one in its series, and the bounds of the differences.
 
     No series may be empty.
 
-    >>> [array.tolist() for array in steps_of(np.array([1, 3, 9, 2, 3]), np.array([0, 2, 3, 5]))]
+    >>> [array.tolist() for array in differences(np.array([1, 3, 9, 2, 3]), np.array([0, 2, 3, 5]))]
     [[2, 1], [0, 1, 1, 2]]
     """
     return np.delete(np.diff(values), bounds[1:-1] - 1), bounds - np.arange(len(bounds))
@@ -210,7 +210,7 @@ def label(by: Sequence[str], key: Key) -> str:
     )
 
 
-def first_of(lines: Sequence[str]) -> str:
+def join_lines(lines: Sequence[str]) -> str:
     """Join the first few of some texts, and say how many more there are."""
     more = f"; and {len(lines) - _LINES} more" if len(lines) > _LINES else ""
     return "; ".join(lines[:_LINES]) + more

@@ -16,7 +16,7 @@ from ranklake.lake.migrations.queries.statements import (
     Outcome,
     UnreadableError,
     apply_edits,
-    is_about,
+    may_query_changes,
 )
 from ranklake.lake.migrations.queries.tables import Table
 
@@ -91,8 +91,8 @@ def dashboard(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -
             outcome.findings += [Finding(begin, finding.message, finding.is_note) for finding in inner.findings]
             if inner.edits:
                 outcome.edits.append(_replace_string(text, begin, end, apply_edits(value, inner.edits)))
-        elif not _SQL_KEYS.isdisjoint(re.findall(r"\w+", value)) and is_about(value, tables):
-            outcome.findings.append(Finding(begin, "a query stands within a text here, such as an address; look at it"))
+        elif not _SQL_KEYS.isdisjoint(re.findall(r"\w+", value)) and may_query_changes(value, tables):
+            outcome.findings.append(Finding(begin, "a text here contains a query, such as a URL does; look at it"))
     return outcome
 
 
@@ -170,7 +170,7 @@ def _cell(text: str, language: str, tables: Mapping[str, Table], dialects: Seque
         outcome.add(rewrite(text[begin:], tables, dialects=dialects), begin)
     elif language in {"python", "ipython"} and _MAGIC.match(text) is None:
         return _python(text, tables, dialects)
-    elif is_about(text, tables):
+    elif may_query_changes(text, tables):
         outcome.findings.append(Finding(0, "the cell is in a language that is not read here; look at its queries"))
     return outcome
 
@@ -185,7 +185,7 @@ def _python(text: str, tables: Mapping[str, Table], dialects: Sequence[str]) -> 
         tree = python_code.parse(code)
     if tree is not None:
         outcome.add(python_code.of_tree(code, tree, tables, dialects))
-    elif is_about(text, tables):
+    elif may_query_changes(text, tables):
         return Outcome([], [Finding(0, "the cell is no Python that is understood here; look at its queries")])
     return outcome
 

@@ -170,7 +170,7 @@ def dialects_of(name: str | None) -> tuple[str, ...]:
     return (chosen,)
 
 
-def is_about(text: str, tables: Mapping[str, Table]) -> bool:
+def may_query_changes(text: str, tables: Mapping[str, Table]) -> bool:
     """Whether a text that is not parsed may query changed columns of a table."""
     words = set(re.findall(r"\w+", text.lower()))
     is_wild = _STAR.search(text) is not None

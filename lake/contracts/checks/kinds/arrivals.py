@@ -26,12 +26,12 @@ def _summarize_completeness(check: Check, batch: "Batch") -> Series:
     """Return for each series: number of distinct places, first and last place, and the usual distance."""
     import numpy as np
 
-    from ranklake.lake.contracts.checks.series import medians, steps_of, within
+    from ranklake.lake.contracts.checks.series import differences, medians, select_bounds
 
     keys, bounds, places, _ = batch.filled(check.by, check.columns[0], check.columns[0])
-    steps, step_bounds = steps_of(places, bounds)
+    steps, step_bounds = differences(places, bounds)
     is_distinct = steps > 0
-    step_bounds = within(step_bounds, is_distinct)
+    step_bounds = select_bounds(step_bounds, is_distinct)
     usual = np.nan_to_num(medians(steps[is_distinct], step_bounds))
     ends = (places[at].astype(float).tolist() for at in (bounds[:-1], bounds[1:] - 1))
     facts = zip((np.diff(step_bounds) + 1).tolist(), *ends, usual.tolist(), strict=True)
@@ -39,7 +39,7 @@ def _summarize_completeness(check: Check, batch: "Batch") -> Series:
 
 
 def _evaluate_completeness(check: Check, parts: Sequence[Series], context: WatchContext) -> WatchResult:
-    from ranklake.lake.contracts.checks.series import first_of, label, usual_distance
+    from ranklake.lake.contracts.checks.series import join_lines, label, usual_distance
 
     del context
     least = _COMPLETENESS_LEAST if check.min is None else float(check.min)
@@ -55,7 +55,9 @@ def _evaluate_completeness(check: Check, parts: Sequence[Series], context: Watch
         if rows < least * implied:
             lacking += int(implied - rows)
             lines.append(f"{label(check.by, key)}: {rows:,.0f} of {implied:,} rows")
-    return WatchResult(int(due), lacking, first_of(lines), f"at least {least:.4g} of the rows that each series implies")
+    return WatchResult(
+        int(due), lacking, join_lines(lines), f"at least {least:.4g} of the rows that each series implies"
+    )
 
 
 COMPLETENESS = SeriesKind(
@@ -83,14 +85,14 @@ def _summarize_gaps(check: Check, batch: "Batch") -> dict[tuple[Any, ...], tuple
     """Return for each series: number of rows, first and last time, usual distance, and possible gaps."""
     import numpy as np
 
-    from ranklake.lake.contracts.checks.series import medians, steps_of, within
+    from ranklake.lake.contracts.checks.series import differences, medians, select_bounds
 
     floor = (_GAPS_SHORTEST_S if check.min is None else float(check.min)) * 1e6
     order = batch.order(check.by, check.columns[0])
     along = batch.ordered(order, check.columns[0])
-    steps, step_bounds = steps_of(along, order.bounds)
+    steps, step_bounds = differences(along, order.bounds)
     is_distinct = steps > 0
-    usual = np.nan_to_num(medians(steps[is_distinct], within(step_bounds, is_distinct)))
+    usual = np.nan_to_num(medians(steps[is_distinct], select_bounds(step_bounds, is_distinct)))
     wide = np.flatnonzero(steps > np.repeat(np.maximum(usual, floor), np.diff(step_bounds)))
     series_of = np.searchsorted(step_bounds, wide, side="right") - 1
     spans: list[list[_Gap]] = [[] for _ in order.keys]
@@ -102,7 +104,7 @@ def _summarize_gaps(check: Check, batch: "Batch") -> dict[tuple[Any, ...], tuple
 
 
 def _evaluate_gaps(check: Check, parts: Sequence[dict[tuple[Any, ...], Any]], context: WatchContext) -> WatchResult:
-    from ranklake.lake.contracts.checks.series import first_of, label, seconds, usual_distance
+    from ranklake.lake.contracts.checks.series import join_lines, label, seconds, usual_distance
 
     del context
     times = _GAPS_TIMES if check.max is None else float(check.max)
@@ -124,7 +126,7 @@ def _evaluate_gaps(check: Check, parts: Sequence[dict[tuple[Any, ...], Any]], co
             lines.append(
                 f"{label(check.by, key)}: gaps: {len(gaps)}, the longest {seconds(longest)} (usual {seconds(usual)})"
             )
-    return WatchResult(rows, lacking, first_of(lines), f"no gap above {times:.4g} times the usual distance")
+    return WatchResult(rows, lacking, join_lines(lines), f"no gap above {times:.4g} times the usual distance")
 
 
 def _open_spans(summaries: Sequence[Any]) -> list[_Gap]:
@@ -161,14 +163,14 @@ def _summarize_fleet_gap(
     """Return the seconds that have rows, as ranges; and for each series its rows, first, last and usual distance."""
     import numpy as np
 
-    from ranklake.lake.contracts.checks.series import medians, steps_of
+    from ranklake.lake.contracts.checks.series import differences, medians
 
     when = np.unique(batch.values(check.columns[0]) // _SECOND_US)
     breaks = np.flatnonzero(np.diff(when) > 1)
     ranges = np.stack([when[np.r_[0, breaks + 1]], when[np.r_[breaks, len(when) - 1]]])
     order = batch.order(check.by, check.columns[0])
     along = batch.ordered(order, check.columns[0])
-    usual = np.nan_to_num(medians(*steps_of(along, order.bounds)))
+    usual = np.nan_to_num(medians(*differences(along, order.bounds)))
     ends = (along[at].astype(np.int64).tolist() for at in (order.bounds[:-1], order.bounds[1:] - 1))
     facts = zip(np.diff(order.bounds).tolist(), *ends, usual.tolist(), strict=True)
     return ranges, dict(zip(order.keys, facts, strict=True))
@@ -177,7 +179,7 @@ def _summarize_fleet_gap(
 def _evaluate_fleet_gap(check: Check, parts: Sequence[Any], context: WatchContext) -> WatchResult:
     import numpy as np
 
-    from ranklake.lake.contracts.checks.series import first_of, seconds
+    from ranklake.lake.contracts.checks.series import join_lines, seconds
 
     del context
     limit = _FLEET_GAP_LONGEST_S if check.max is None else float(check.max)
@@ -212,7 +214,7 @@ def _evaluate_fleet_gap(check: Check, parts: Sequence[Any], context: WatchContex
         if len(usual) >= fewest:
             missing += sum(round(gap_us / distance) for distance in usual)
             lines.append(f"{len(usual)} series at once for {seconds(gap_us)}")
-    return WatchResult(rows + missing, missing, first_of(lines), f"no {limit:,.0f} s in which all series are silent")
+    return WatchResult(rows + missing, missing, join_lines(lines), f"no {limit:,.0f} s in which all series are silent")
 
 
 FLEET_GAP = SeriesKind(
@@ -244,7 +246,7 @@ def _summarize_fresh(check: Check, batch: "Batch") -> dict[Any, list[int]]:
 
 
 def _evaluate_fresh(check: Check, parts: Sequence[dict[Any, list[int]]], context: WatchContext) -> WatchResult:
-    from ranklake.lake.contracts.checks.series import first_of, label, seconds
+    from ranklake.lake.contracts.checks.series import join_lines, label, seconds
 
     limit = _FRESH_LATEST_S if check.max is None else float(check.max)
     runs: dict[Any, list[int]] = {}
@@ -264,7 +266,7 @@ def _evaluate_fresh(check: Check, parts: Sequence[dict[Any, list[int]]], context
     if not checked:
         return WatchResult(unknown="no run of it writes to those tables")
     return WatchResult(
-        checked, behind, first_of(lines), f"{', '.join(map(str, check.values))} at most {limit:,.0f} s behind"
+        checked, behind, join_lines(lines), f"{', '.join(map(str, check.values))} at most {limit:,.0f} s behind"
     )
 
 

@@ -44,7 +44,7 @@ def _summarize_rank_coverage(check: Check, batch: "Batch") -> Series:
 
 
 def _evaluate_rank_coverage(check: Check, parts: Sequence[Series], context: WatchContext) -> WatchResult:
-    from ranklake.lake.contracts.checks.series import first_of, label
+    from ranklake.lake.contracts.checks.series import join_lines, label
 
     runs: dict[tuple[Any, ...], dict[int, list[list[Any]]]] = {}
     for part in parts:
@@ -73,11 +73,11 @@ def _evaluate_rank_coverage(check: Check, parts: Sequence[Series], context: Watc
             missing += sum(lacking.values())
             texts = [f"rank {rank} lacks {count:,}" for rank, count in sorted(lacking.items()) if rank >= 0]
             texts += [f"ranks that say nothing: {silent:,}"] if -1 in lacking else []
-            lines.append(f"{label(check.by, run)}: {first_of(texts)} of {_count_steps(steps):,} steps")
+            lines.append(f"{label(check.by, run)}: {join_lines(texts)} of {_count_steps(steps):,} steps")
     least = 1.0 if check.min is None else float(check.min)
     is_enough = not due or 1 - missing / due >= least
     expected_text = f"at least {least:.4g} of the steps of each rank"
-    return WatchResult(due, 0 if is_enough else missing, first_of(lines), expected_text)
+    return WatchResult(due, 0 if is_enough else missing, join_lines(lines), expected_text)
 
 
 def _join_ranges(ranges: list[Any]) -> Any:  # noqa: ANN401 - an array of starts and ends
@@ -179,7 +179,7 @@ def _is_stage(check: Check, stage: object) -> bool:
 
 
 def _evaluate_signals(check: Check, parts: Sequence[Series], context: WatchContext) -> WatchResult:
-    from ranklake.lake.contracts.checks.series import first_of, label
+    from ranklake.lake.contracts.checks.series import join_lines, label
 
     runs: Series = {}
     for part in parts:
@@ -199,7 +199,7 @@ def _evaluate_signals(check: Check, parts: Sequence[Series], context: WatchConte
             failed += rows
             lines.append(f"{label(check.by, run)} lacks {', '.join(lacks)}")
     expected = f"each run has {', '.join(runs_by_signal)}"
-    return WatchResult(sum(settled.values()), failed, first_of(lines), expected, recheck=has_recent)
+    return WatchResult(sum(settled.values()), failed, join_lines(lines), expected, recheck=has_recent)
 
 
 def _signals_fault(check: Check) -> str:
@@ -242,7 +242,7 @@ def _summarize_alike(check: Check, batch: "Batch") -> dict[tuple[Any, ...], dict
 def _evaluate_alike(
     check: Check, parts: Sequence[dict[tuple[Any, ...], dict[Any, int]]], context: WatchContext
 ) -> WatchResult:
-    from ranklake.lake.contracts.checks.series import first_of, label
+    from ranklake.lake.contracts.checks.series import join_lines, label
 
     del context
     series: dict[tuple[Any, ...], dict[Any, int]] = {}
@@ -259,7 +259,7 @@ def _evaluate_alike(
             lines.append(f"{label(check.by, key)}: {len(counts)} different values")
     if not total:
         return WatchResult(unknown="there was no value to judge")
-    return WatchResult(total, failed, first_of(lines), "one value in each series")
+    return WatchResult(total, failed, join_lines(lines), "one value in each series")
 
 
 ALIKE = CheckKind(
@@ -289,7 +289,7 @@ def _summarize_refers(check: Check, batch: "Batch") -> dict[Any, list[int]]:
 
 
 def _evaluate_refers(check: Check, parts: Sequence[dict[Any, list[int]]], context: WatchContext) -> WatchResult:
-    from ranklake.lake.contracts.checks.series import first_of, label
+    from ranklake.lake.contracts.checks.series import join_lines, label
 
     (table,), (column,) = check.values, check.columns
     references: dict[Any, list[int]] = {}
@@ -308,7 +308,7 @@ def _evaluate_refers(check: Check, parts: Sequence[dict[Any, list[int]]], contex
     }
     lines = [f"{label((column,), (value,))} ({rows:,} rows)" for value, rows in missing.items()]
     total = sum(rows for rows, _ in references.values())
-    return WatchResult(total, sum(missing.values()), first_of(lines), f"each {column} in {table}")
+    return WatchResult(total, sum(missing.values()), join_lines(lines), f"each {column} in {table}")
 
 
 REFERS = CheckKind(

@@ -59,7 +59,7 @@ def _join_stretches(parts: Sequence[Any]) -> tuple[int, int, int, float]:
 
 
 def _evaluate_stuck(check: Check, parts: Sequence[Series], context: WatchContext) -> WatchResult:
-    from ranklake.lake.contracts.checks.series import figure, first_of, label
+    from ranklake.lake.contracts.checks.series import figure, join_lines, label
 
     del context
     least = _STUCK_SAMPLES if check.min is None else int(check.min)
@@ -78,7 +78,7 @@ def _evaluate_stuck(check: Check, parts: Sequence[Series], context: WatchContext
         if is_exception or (longest < count and key in moving):
             stuck += longest
             lines.append(f"{label(check.by, key)}: {figure(value)} in {longest:,.0f} samples of {count:,.0f}")
-    return WatchResult(rows, stuck, first_of(lines), f"no value {least:,} times in a row of a sensor that moves")
+    return WatchResult(rows, stuck, join_lines(lines), f"no value {least:,} times in a row of a sensor that moves")
 
 
 STUCK = SeriesKind(
@@ -102,7 +102,7 @@ def _summarize_monotonic(check: Check, batch: "Batch") -> Series:
     """Return for each series: number of values, falls and resets; first time and value; last time and value."""
     import numpy as np
 
-    from ranklake.lake.contracts.checks.series import within
+    from ranklake.lake.contracts.checks.series import select_bounds
 
     share = _MONOTONIC_RESET if check.max is None else float(check.max)
     if "kind" in batch:
@@ -114,8 +114,8 @@ def _summarize_monotonic(check: Check, batch: "Batch") -> Series:
     down[bounds[:-1]] = False  # the first of a series
     reset = down.copy()
     reset[1:] &= values[1:] <= share * values[:-1]
-    resets = np.diff(within(bounds, reset))
-    falls = np.diff(within(bounds, down)) - resets
+    resets = np.diff(select_bounds(bounds, reset))
+    falls = np.diff(select_bounds(bounds, down)) - resets
     ends = [column[at].astype(float).tolist() for at in (bounds[:-1], bounds[1:] - 1) for column in (moments, values)]
     facts = zip(np.diff(bounds).tolist(), falls.tolist(), resets.tolist(), *ends, strict=True)
     return dict(zip(keys, map(list, facts), strict=True))
@@ -124,7 +124,7 @@ def _summarize_monotonic(check: Check, batch: "Batch") -> Series:
 def _evaluate_monotonic(check: Check, parts: Sequence[Series], context: WatchContext) -> WatchResult:
     from itertools import pairwise
 
-    from ranklake.lake.contracts.checks.series import first_of, label
+    from ranklake.lake.contracts.checks.series import join_lines, label
 
     del context
     share = _MONOTONIC_RESET if check.max is None else float(check.max)
@@ -142,7 +142,7 @@ def _evaluate_monotonic(check: Check, parts: Sequence[Series], context: WatchCon
             lines.append(f"{label(check.by, key)}: falls: {falls:,}")
     if not rows:
         return WatchResult(unknown="there is no counter")
-    return WatchResult(rows, failed, first_of(lines), f"no fall (resets: {resets:,})")
+    return WatchResult(rows, failed, join_lines(lines), f"no fall (resets: {resets:,})")
 
 
 MONOTONIC = SeriesKind(
@@ -187,14 +187,14 @@ def _evaluate_capacity_jump(
 ) -> WatchResult:
     import numpy as np
 
-    from ranklake.lake.contracts.checks.series import figure, first_of, weighted_median
+    from ranklake.lake.contracts.checks.series import figure, join_lines, weighted_median
 
     most = _CAPACITY_JUMP_MOST if check.max is None else float(check.max)
     pools = facts_by_series(parts)
     now = {name: weighted_median(medians) for name, medians in pools.items()}
     rows = {name: sum(count for count, _ in medians) for name, medians in pools.items()}
     if not now:
-        return WatchResult(unknown="no capacity is told")
+        return WatchResult(unknown="no capacity is recorded")
     if len(now) > _CAPACITY_JUMP_SERIES:
         return WatchResult(unknown=f"{len(now):,} series are too many to compare")
     history = [context.earlier[day] for day in sorted(context.earlier)[-_CAPACITY_JUMP_DATES:]]
@@ -208,7 +208,7 @@ def _evaluate_capacity_jump(
     lines = [f"{name} {figure(usual[name])} to {figure(now.get(name, 0.0))}" for name in changed]
     affected = sum(rows.get(name, 0) for name in changed) or 1
     count = max(sum(rows.values()), affected)
-    observed = f"{share:.2f} of {figure(total)} moved: {first_of(lines)}" if lines else "nothing moved"
+    observed = f"{share:.2f} of {figure(total)} moved: {join_lines(lines)}" if lines else "nothing moved"
     expected = f"at most {most:.4g} of the usual capacity moves"
     return WatchResult(count, affected if share > most else 0, observed, expected, now)
 
@@ -247,14 +247,14 @@ def _summarize_unit(check: Check, batch: "Batch") -> Series:
     """Return for each series: number and median of values above 0; sum of all values but the last; duration in s."""
     import numpy as np
 
-    from ranklake.lake.contracts.checks.series import medians, within
+    from ranklake.lake.contracts.checks.series import medians, select_bounds
 
     order = batch.order(check.by, "ts")
     when, values = batch.ordered(order, "ts"), batch.ordered(order, check.columns[0]).astype(float)
     is_above = values > 0
     if not is_above.any():
         return {}
-    above = within(order.bounds, is_above)
+    above = select_bounds(order.bounds, is_above)
     middle = medians(values[is_above], above)
     first, last = order.bounds[:-1], order.bounds[1:] - 1
     seconds = (when[last] - when[first]).astype(float) / 1e6
@@ -266,7 +266,7 @@ def _summarize_unit(check: Check, batch: "Batch") -> Series:
 
 
 def _evaluate_unit(check: Check, parts: Sequence[Series], context: WatchContext) -> WatchResult:
-    from ranklake.lake.contracts.checks.series import figure, first_of, label, quartiles_of_others, weighted_median
+    from ranklake.lake.contracts.checks.series import figure, join_lines, label, quartiles_of_others, weighted_median
 
     del context
     series = {
@@ -299,7 +299,7 @@ def _evaluate_unit(check: Check, parts: Sequence[Series], context: WatchContext)
     if not rows:
         return WatchResult(unknown="there was no value to judge")
     range_ = "" if low is None and high is None else f"medians {_bound_text(low)} to {_bound_text(high)}, "
-    return WatchResult(rows, failed, first_of(lines), f"{range_}alike in all series")
+    return WatchResult(rows, failed, join_lines(lines), f"{range_}alike in all series")
 
 
 def _bound_text(value: float | None) -> str:
@@ -349,7 +349,7 @@ def _summarize_clock_skew(check: Check, batch: "Batch") -> tuple[dict[tuple[Any,
     """
     import numpy as np
 
-    from ranklake.lake.contracts.checks.series import within
+    from ranklake.lake.contracts.checks.series import select_bounds
 
     when, rank, step = check.columns
     order = batch.order((*check.by, rank), step)
@@ -357,7 +357,7 @@ def _summarize_clock_skew(check: Check, batch: "Batch") -> tuple[dict[tuple[Any,
     lengths = np.diff(order.bounds)
     intervals = np.array([1 << (length // _CLOCK_SKEW_STEPS).bit_length() for length in lengths.tolist()], np.int64)
     chosen = steps % np.repeat(intervals, lengths) == 0
-    cuts = within(order.bounds, chosen)[1:-1]
+    cuts = select_bounds(order.bounds, chosen)[1:-1]
     parts = zip(np.split(steps[chosen], cuts), np.split(times[chosen], cuts), strict=True)
     series = dict(zip(order.keys, parts, strict=True))
     return series, len(batch), int(np.max(batch.values(when)))
@@ -366,7 +366,7 @@ def _summarize_clock_skew(check: Check, batch: "Batch") -> tuple[dict[tuple[Any,
 def _evaluate_clock_skew(check: Check, parts: Sequence[Any], context: WatchContext) -> WatchResult:
     import numpy as np
 
-    from ranklake.lake.contracts.checks.series import first_of, label, seconds
+    from ranklake.lake.contracts.checks.series import join_lines, label, seconds
 
     limit_us = (_CLOCK_SKEW_MOST_S if check.max is None else float(check.max)) * 1e6
     rows = sum(part[1] for part in parts)
@@ -398,7 +398,7 @@ def _evaluate_clock_skew(check: Check, parts: Sequence[Any], context: WatchConte
     if ahead > limit_us:
         off_rows = max(off_rows, 1)
         lines.append(f"newest row {seconds(ahead)} in the future")
-    return WatchResult(rows, min(off_rows, rows), first_of(lines), f"clocks within {limit_us / 1e6:,.4g} s")
+    return WatchResult(rows, min(off_rows, rows), join_lines(lines), f"clocks within {limit_us / 1e6:,.4g} s")
 
 
 def _latest_times(pieces: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:

@@ -396,7 +396,7 @@ def _looks_secret(text: str) -> bool:
 def _evaluate_no_secrets(
     check: Check, parts: Sequence[dict[str, tuple[int, int]]], context: WatchContext
 ) -> WatchResult:
-    from ranklake.lake.contracts.checks.series import first_of
+    from ranklake.lake.contracts.checks.series import join_lines
 
     del check, context
     rows: dict[str, list[int]] = {}
@@ -408,7 +408,7 @@ def _evaluate_no_secrets(
     if not rows:
         return WatchResult(unknown="there was no text to judge")
     checked, failed = (max(counts[at] for counts in rows.values()) for at in (0, 1))
-    return WatchResult(checked, min(failed, checked), first_of(lines), "no credential and no e-mail address")
+    return WatchResult(checked, min(failed, checked), join_lines(lines), "no credential and no e-mail address")
 
 
 NO_SECRETS = CheckKind(
