@@ -1,4 +1,4 @@
-"""Lifecycle: records that a run is alive, fails and ends, also by exceptions that no hook reports."""
+"""Lifecycle: record heartbeats, failures and the end of a run, also for exceptions that no hook reports."""
 
 import contextlib
 import signal
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 
 
 class Lifecycle:
-    """What one run says of its life, and what is to be done in the course of it.
+    """Records failures and the end of one run, and calls the run's parts at their times.
 
     Attributes
     ----------
     settings
-        How the run behaves.
+        Options of capture.
     ending
-        What ``rank_end`` will say besides: the exit code, where it is known.
+        Attributes for the event ``rank_end``, such as the exit code.
     drains
-        Called by `flush` and `close` with a timeout in seconds: each writes what it holds in memory.
+        Called by `flush` and `close` with a timeout in seconds; each writes its rows in memory.
     finishers
-        Called by `close` with half of its timeout: each finishes work that would otherwise be lost.
+        Called by `close` with half of its timeout; each finishes pending work.
     closers
-        Called by `close` after them, the last first.
+        Called by `close` after the finishers, in reverse order.
     each_second
-        Called by the sealer's thread.
+        Called by the sealer's thread each second.
     on_reassigned
-        Called when this process turns out to be another rank, or of another run.
+        Called when this process is assigned to another rank or run.
     on_failure
-        Called with an exception, and the name of the thread that it ended, when its event was recorded.
+        Called with an exception and the name of its thread, after the event was recorded.
     hurry
-        Has everything sealed and sent without waiting for it; None where nobody does that.
+        Seals and uploads all rows soon, without waiting; None if no thread does so.
     """
 
     def __init__(self, run: RunLike, settings: CaptureSettings, sink: Sink, events: Events, progress: Progress) -> None:
@@ -62,30 +62,30 @@ class Lifecycle:
 
     @property
     def enabled(self) -> bool:
-        """Whether anything is recorded."""
+        """Whether rows are recorded now."""
         return self._sink.enabled
 
     @property
     def at(self) -> int:
-        """The number of the step that it is at."""
+        """Number of the current step."""
         return self._progress.at
 
     def fail(self, error: BaseException, *, exit_code: int | None = None, thread: str | None = None) -> None:
-        """Record that an exception ended the run, or one of its threads; of Ctrl-C, that it was interrupted.
+        """Record an exception that ended the run or one of its threads. Ctrl-C is recorded as an interruption.
 
-        A `SystemExit` that was raised while another exception was handled, as torch.multiprocessing does, is recorded
-        as that one.
+        For a `SystemExit` that was raised while another exception was handled, as in torch.multiprocessing, the other
+        exception is recorded.
 
         Parameters
         ----------
         exit_code
-            Status that the process ends with, if that is known.
+            Exit code of the process, if known.
         thread
-            Name of the thread that it ended; None for the main one.
+            Name of the thread that the exception ended; None for the main thread.
         """
         if not self.enabled:
             return
-        code = _asked_for(error, exit_code)
+        code = _exit_code_of(error, exit_code)
         if code == 0:
             return
         if isinstance(error, SystemExit) and isinstance(error.__context__, Exception):
@@ -105,36 +105,36 @@ class Lifecycle:
             call(error, thread)
 
     def drain(self, timeout_s: float) -> None:
-        """Write what sources hold in memory."""
+        """Write the rows that parts of the run have in memory."""
         for drain in self.drains:
             drain(timeout_s)
 
     def wind_up(self, timeout_s: float) -> None:
-        """Write what sources hold in memory, and end their threads."""
+        """Write rows in memory, finish pending work, and stop the threads of the run's parts."""
         for drain in self.drains:
-            self._end_source(partial(drain, min(1.0, timeout_s)))
+            self._call_guarded(partial(drain, min(1.0, timeout_s)))
         for finish in self.finishers:
-            self._end_source(partial(finish, timeout_s / 2))
+            self._call_guarded(partial(finish, timeout_s / 2))
         for close in reversed(self.closers):
-            self._end_source(close)
+            self._call_guarded(close)
 
-    def _end_source(self, ends: Callable[[], object]) -> None:
-        """End one source; its errors must not keep the other sources, and the run's own end, from being recorded."""
-        with self._sink.guarded("ending a source"):
-            ends()
+    def _call_guarded(self, end: Callable[[], object]) -> None:
+        """Call a function that ends a part; log its errors, so that other parts and the run's end are recorded."""
+        with self._sink.guarded("ending a part of the run"):
+            end()
 
     def look(self) -> None:
-        """Let sources do what is due each second."""
+        """Call the functions that are due each second."""
         for task in self.each_second:
             task()
 
     def preempted(self, name: str, *, dies: bool) -> None:
-        """Record that a signal announced the end, and upload what is recorded so far.
+        """Record that a signal announced the end, and upload the rows so far.
 
         Parameters
         ----------
         dies
-            Whether the process dies of it now.
+            Whether the signal ends the process now.
         """
         if not self.enabled:
             return
@@ -146,46 +146,46 @@ class Lifecycle:
             self.hurry()
 
 
-def _asked_for(error: BaseException, otherwise: int | None) -> int | None:
-    """Return the status that ``sys.exit`` asked for, where it was called."""
+def _exit_code_of(error: BaseException, default: int | None) -> int | None:
+    """Return the exit code of a `SystemExit`, or `default` for other exceptions."""
     if not isinstance(error, SystemExit):
-        return otherwise
+        return default
     return 0 if error.code is None else error.code if isinstance(error.code, int) else 1
 
 
 class Failures:
-    """What this process hooks into ``sys.excepthook`` and ``threading.excepthook``; once, and for all its runs."""
+    """Hooks of this process in ``sys.excepthook`` and ``threading.excepthook``, shared by all its runs."""
 
     def __init__(self) -> None:
         self._runs: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
         self._before: dict[str, Any] = {}
 
     def watch(self, run: Lifecycle) -> None:
-        """Record in a run what nobody handles from now on."""
+        """Record unhandled exceptions in a run from now on."""
         self._runs.add(run)
-        for place, ours in self._places():
-            if place.__name__ not in self._before:
-                self._before[place.__name__] = place.excepthook
-                place.excepthook = ours
+        for module, hook in self._hooks():
+            if module.__name__ not in self._before:
+                self._before[module.__name__] = module.excepthook
+                module.excepthook = hook
 
     def leave(self, run: Lifecycle) -> None:
-        """Stop recording in a run; after the last one, restore the hooks unless other code wrapped ours."""
+        """Stop recording in a run. After the last run, restore the hooks, unless other code has replaced ours."""
         self._runs.discard(run)
-        for place, ours in () if self._runs else self._places():
-            if place.excepthook == ours:
-                place.excepthook = self._before.pop(place.__name__)
+        for module, hook in () if self._runs else self._hooks():
+            if module.excepthook == hook:
+                module.excepthook = self._before.pop(module.__name__)
 
-    def _places(self) -> tuple[tuple[Any, Any], ...]:
+    def _hooks(self) -> tuple[tuple[Any, Any], ...]:
         return (sys, self._record_end), (threading, self._thread_ended)
 
     def _record_end(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         for run in list(self._runs):
-            with contextlib.suppress(Exception):  # an error of ours must not take the place of the user's
+            with contextlib.suppress(Exception):  # an error here must not hide the user's exception
                 run.fail(error, exit_code=1)
         self._before.get("sys", sys.__excepthook__)(kind, error, trace)
 
     def _thread_ended(self, args: threading.ExceptHookArgs) -> None:
-        """Record the end of a thread; the process goes on."""
+        """Record an exception that ended a thread; the process continues."""
         error, thread = args.exc_value, args.thread
         for run in list(self._runs):
             with contextlib.suppress(Exception):
@@ -201,21 +201,21 @@ MOST_SKIPPED: Final = 9
 
 
 def interval_s(settings: CaptureSettings, world_size: int) -> float:
-    """Return the longest time between two signs of a living rank, in s; 0 without heartbeats.
+    """Return the longest time in s between two signs of life of a rank; 0 without heartbeats.
 
-    Nothing is heard of a rank that makes steps between two sealings of them.
+    A rank that makes steps gives a sign of life only when its steps are sealed.
     """
     every_s = settings.heartbeat_every_s
     return max(every_s, settings.seal_slots_every_s(world_size)) if every_s else 0.0
 
 
 class Heartbeat:
-    """The heartbeat of one run, looked after by the sealer's thread, which calls `look` each second.
+    """Writes the heartbeats of one run, and reports hangs. The sealer's thread calls `look` each second.
 
     Parameters
     ----------
     on_hang
-        Called once with a sentence when no step or phase begins any more; see the setting ``hang_s``.
+        Called once with a message when no step or phase begins for ``hang_s``.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class Heartbeat:
         self._beat_at, self._skipped = self._begun, 0
 
     def look(self) -> None:
-        """Write a heartbeat if one is due, and report a hang."""
+        """Write a heartbeat if it is due, and report a hang."""
         now, begun = time.monotonic(), self._progress.begun()
         if begun != self._begun:
             if self._is_hung:
@@ -258,7 +258,7 @@ class Heartbeat:
         self._events.add("heartbeat", step=self._progress.latest_step(), **self._facts(now))
 
     def _facts(self, now: float) -> dict[str, Any]:
-        """Return what a heartbeat says: the interval, ranks in the run, spans begun, and how long ago the last was."""
+        """Return a heartbeat's attributes: interval, ranks of the run, spans begun, and seconds since the last one."""
         return {
             "interval_s": interval_s(self._settings, self._run.world_size),
             "world_size": self._run.world_size,
@@ -268,12 +268,12 @@ class Heartbeat:
 
 
 class Exits:
-    """The ways in which this process was asked to end; once, and for all its runs.
+    """Records why this process ends: `sys.exit` or Ctrl-C. Shared by all its runs.
 
     Notes
     -----
-    The wrapper of `sys.exit` leaves a mark on the exception. The interpreter frees that exception after it left all
-    code of Python's, right before it exits; whoever catches it frees it earlier, with frames on the stack.
+    The wrapper of `sys.exit` attaches a mark to the exception. If the exception ends the interpreter, it is freed after
+    all Python code has returned. If it is caught, it is freed earlier, while Python frames are on the stack.
     """
 
     def __init__(self) -> None:
@@ -283,28 +283,28 @@ class Exits:
         self._steps: weakref.WeakKeyDictionary[Lifecycle, int] = weakref.WeakKeyDictionary()
 
     def watch(self, run: Lifecycle) -> None:
-        """Keep from now on what asks this process to end."""
+        """Record the reason of the end for a run from now on."""
         self._runs.add(run)
         if self._exit is None:
             self._exit = sys.exit
-            sys.exit = self._call_exit  # type: ignore[assignment] # it raises by the one before, which mypy cannot know
-        is_mains = threading.current_thread() is threading.main_thread()
-        if is_mains and spawner() is not None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            sys.exit = self._call_exit  # type: ignore[assignment] # it raises in the original, which mypy cannot see
+        is_main_thread = threading.current_thread() is threading.main_thread()
+        if is_main_thread and spawner() is not None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._on_interrupt)
 
     def leave(self, run: Lifecycle) -> None:
-        """Stop watching for a run; after the last one, restore the originals unless other code wrapped ours."""
+        """Stop for a run. After the last run, restore the originals, unless other code has replaced ours."""
         self._runs.discard(run)
         if self._runs:
             return
         if sys.exit == self._call_exit and self._exit is not None:
             sys.exit, self._exit = self._exit, None
-        is_mains = threading.current_thread() is threading.main_thread()
-        if is_mains and signal.getsignal(signal.SIGINT) == self._on_interrupt:
+        is_main_thread = threading.current_thread() is threading.main_thread()
+        if is_main_thread and signal.getsignal(signal.SIGINT) == self._on_interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def reason(self, run: Lifecycle) -> BaseException | None:
-        """Return what ends the process, asked as it exits: Ctrl-C counts unless the run has begun a step since."""
+        """Return the exception that ends the process; called at exit. Ctrl-C counts if no step has begun since."""
         if self._ending is None and self._steps.get(run) == run.at:
             return KeyboardInterrupt()
         return self._ending
@@ -329,13 +329,13 @@ class Exits:
 
 
 class _Mark:
-    """Tells when the exception that bears it is freed because it ends the interpreter."""
+    """Attached to an exception; reports if the exception is freed because it ends the interpreter."""
 
     def __init__(self, leave: Callable[[SystemExit], None], error: SystemExit) -> None:
         self._leave, self._code, self._context = leave, error.code, error.__context__
 
     def __del__(self) -> None:
-        if sys._getframe().f_back is None:  # noqa: SLF001 - no code of Python's is left to go back to
+        if sys._getframe().f_back is None:  # noqa: SLF001 - no Python code is running
             ending = SystemExit(self._code)
             ending.__context__ = self._context
             self._leave(ending)

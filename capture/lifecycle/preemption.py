@@ -1,12 +1,12 @@
-"""Preemption: records signals that announce the end, then lets them act as before.
+"""Preemption: record signals that announce the end, and then let them act as before.
 
-A handler of Python's runs in the main thread when that is in Python's code. A rank that waits in a collective is not,
-and by default dies of SIGTERM all the same; it must go on to do so. Hence a thread, woken by the interpreter's own
-handler in C through a pipe (`signal.set_wakeup_fd`), records the event, and, where nobody else handles the signal,
-closes the run and lets the process die of it. A handler that was there before is called as before; one that is set
-later replaces this one or calls it, and then decides itself whether the process dies. Where none of this can be had,
-signals are left alone: outside of the main thread, where they are ignored or handled in C, and where the pipe is
-somebody else's (asyncio's).
+A Python signal handler runs only when the main thread runs Python code. A rank that waits in a collective does not, but
+SIGTERM must still end it. So a thread records the event. The interpreter's handler in C wakes it through a pipe
+(`signal.set_wakeup_fd`). If there is no other handler for the signal, the thread closes the run and ends the process.
+An earlier handler is called as before. A later handler replaces ours or calls it, and decides whether the process ends.
+
+Signals are not touched in some cases: if the run is started outside the main thread, if a signal is ignored or handled
+in C, and if other code (asyncio) uses the pipe.
 """
 
 import contextlib
@@ -23,13 +23,13 @@ from ranklake.capture.lifecycle.lifecycle import Lifecycle
 
 _SLACK_S: Final = 0.5
 _WAIT_S: Final = 1.0
-"""How long a close waits for the thread, at most: on a loaded machine it takes a while to get its turn."""
-_MAIN_S: Final = 0.05
-"""How long the thread leaves it to the main thread to report a signal, which may end the run right after."""
+"""Longest wait of a close for the thread, which may take time to run on a loaded machine."""
+_MAIN_THREAD_WAIT_S: Final = 0.05
+"""How long the thread waits for the main thread to report a signal first."""
 
 
 def signals_named(names: str) -> list[signal.Signals]:
-    """Return the signals of a setting, such as ``SIGTERM, SIGUSR1``. Raises `ValueError` for a name that is none."""
+    """Return the signals of a setting, such as ``SIGTERM, SIGUSR1``. Raises `ValueError` for an unknown name."""
     signals = []
     for name in filter(None, (part.strip().upper() for part in names.split(","))):
         if name not in signal.Signals.__members__:
@@ -39,12 +39,13 @@ def signals_named(names: str) -> list[signal.Signals]:
 
 
 class SignalClaim:
-    """Who reports a signal: the main thread or the one that listens, whoever comes first, and never both.
+    """Decides whether the main thread or the listening thread reports a signal: the first one, never both.
 
     Notes
     -----
-    The main thread comes from a handler, and may interrupt itself here by another one: hence a lock that it may take
-    twice, and lists, whose changes are whole. Several signals may come to it as one; the thread hears of each.
+    The main thread calls from a signal handler, and another handler may interrupt it. So the lock is re-entrant, and
+    the state is in lists, whose changes are atomic. The main thread may get several signals as one; the listening
+    thread gets each.
     """
 
     def __init__(self) -> None:
@@ -54,7 +55,7 @@ class SignalClaim:
         self._notices: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def claim_for_main(self) -> bool:
-        """Whether the main thread reports the signal; if so, it calls `release_thread` afterwards."""
+        """Whether the main thread must report the signal; if so, it calls `release_thread` afterwards."""
         with self._lock:
             if self._by_thread:
                 self._by_thread.pop()
@@ -63,12 +64,12 @@ class SignalClaim:
             return True
 
     def release_thread(self) -> None:
-        """Let the listening thread go on, once the main thread has reported."""
+        """Let the listening thread continue, after the main thread has reported."""
         self._notices.put(None)
 
     def claim_for_thread(self) -> bool:
-        """Whether the listening thread reports it, as the main thread did not; else wait until that has."""
-        is_released = self._wait(_MAIN_S)
+        """Whether the listening thread must report the signal; if not, wait until the main thread has reported."""
+        is_released = self._wait(_MAIN_THREAD_WAIT_S)
         with self._lock:
             if not self._by_main:
                 self._by_thread.append(None)
@@ -86,7 +87,7 @@ class SignalClaim:
 
 
 class Preemption:
-    """The signals of this process that announce its end; one for all its runs."""
+    """Handles the signals that announce the end of this process. Shared by all its runs."""
 
     def __init__(self) -> None:
         self._runs: weakref.WeakSet[Lifecycle] = weakref.WeakSet()
@@ -97,22 +98,22 @@ class Preemption:
         self._dying = False
 
     def watch(self, run: Lifecycle) -> None:
-        """Record signals in a run from now on, as its settings say. Raises `ValueError`, `OSError`."""
-        wanted = [number for number in signals_named(run.settings.preemption_signals) if number not in self._before]
+        """Record the signals of a run's settings in the run from now on. Raises `ValueError`, `OSError`."""
+        new = [number for number in signals_named(run.settings.preemption_signals) if number not in self._before]
         self._runs.add(run)
-        if not wanted or threading.current_thread() is not threading.main_thread():
+        if not new or threading.current_thread() is not threading.main_thread():
             return
-        handlers = {number: signal.getsignal(number) for number in wanted}
-        chosen = {number: handler for number, handler in handlers.items() if handler not in {None, signal.SIG_IGN}}
-        if not chosen or not self._open():
+        handlers = {number: signal.getsignal(number) for number in new}
+        replaced = {number: handler for number, handler in handlers.items() if handler not in {None, signal.SIG_IGN}}
+        if not replaced or not self._open():
             return
-        for number, handler in chosen.items():
+        for number, handler in replaced.items():
             self._before[number] = handler
             self._claims.setdefault(number, SignalClaim())
             signal.signal(number, self._handle)
 
     def leave(self, run: Lifecycle) -> None:
-        """Record signals in a run no more; after the last one they are what they were, if the main thread says so."""
+        """Stop recording in a run. After the last run, restore the handlers, if called in the main thread."""
         self._runs.discard(run)
         if not self._runs and threading.current_thread() is threading.main_thread():
             self._restore()
@@ -125,7 +126,7 @@ class Preemption:
                 self._settled.get(timeout=min(timeout_s, _WAIT_S))
 
     def after_fork(self) -> None:
-        """In a forked child, which has none of the threads: signals are what they were."""
+        """Restore the handlers in a forked child, which does not have the threads."""
         self._runs = weakref.WeakSet()
         self._claims, self._settled = {number: SignalClaim() for number in self._claims}, queue.SimpleQueue()
         self._restore()
@@ -141,10 +142,10 @@ class Preemption:
         for number, handler in before.items():
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, handler)
-        os.close(pipe[1])  # in the process that listens, its thread ends with this
+        os.close(pipe[1])  # this ends the listening thread
 
     def _open(self) -> bool:
-        """Begin to hear of signals (`signal.set_wakeup_fd`); False if other code does already."""
+        """Set the wakeup descriptor and start the listening thread; False if other code has set a descriptor."""
         if self._pipe is not None:
             return True
         reader, writer = os.pipe()
@@ -161,15 +162,15 @@ class Preemption:
 
     def _listen(self, reader: int) -> None:
         with open(reader, "rb", buffering=0) as pipe:
-            while heard := pipe.read(64):
-                for number in heard:
+            while numbers := pipe.read(64):
+                for number in numbers:
                     if not number:
                         self._settled.put(number)
                     elif number in self._before:
-                        self._take(number)
+                        self._process_signal(number)
 
-    def _take(self, number: int) -> None:
-        """Record a signal, and end the process with it if there is no handler but ours."""
+    def _process_signal(self, number: int) -> None:
+        """Record a signal, and end the process with it if ours is the only handler."""
         dies = self._is_fatal(number)
         if self._claims[number].claim_for_thread():
             self._report(number)
@@ -185,29 +186,31 @@ class Preemption:
             run.preempted(name, dies=dies)
 
     def _die(self, number: int) -> None:
-        """Close the runs, for as long as they may take, and do what the signal does by default."""
+        """Close the runs within their grace period, and end the process with the signal's default action."""
         self._dying = True
         runs = [run for run in list(self._runs) if run.enabled]
         grace_s = max((run.settings.preemption_grace_s for run in runs), default=0.0)
-        ends = [threading.Thread(target=run.run.close, args=(grace_s,), daemon=True) for run in runs]
-        for end in ends:
-            end.start()
-        for end in ends:
-            end.join(grace_s + _SLACK_S)
-        ctypes.CDLL(None).signal(number, 0)  # SIG_DFL; Python's own call is for the main thread, which may be in C
+        threads = [threading.Thread(target=run.run.close, args=(grace_s,), daemon=True) for run in runs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(grace_s + _SLACK_S)
+        ctypes.CDLL(None).signal(
+            number, 0
+        )  # SIG_DFL; Python's function works only in the main thread, which may be in C
         os.kill(os.getpid(), number)
 
     def _handle(self, number: int, frame: FrameType | None) -> object:
-        """Stand for the handler that was there before."""
+        """Report a signal, and call the previous handler."""
         before, pipe, claim = self._before.get(number), self._pipe, self._claims[number]
         if claim.claim_for_main():
             with contextlib.suppress(Exception):
                 self._report(number)
             claim.release_thread()
         if pipe is not None:
-            heard_by = signal.set_wakeup_fd(pipe[1], warn_on_full_buffer=False)
-            if heard_by != pipe[1]:  # somebody else hears of signals now
-                signal.set_wakeup_fd(heard_by)
+            current_fd = signal.set_wakeup_fd(pipe[1], warn_on_full_buffer=False)
+            if current_fd != pipe[1]:  # other code has set its own descriptor meanwhile
+                signal.set_wakeup_fd(current_fd)
                 os.write(pipe[1], bytes([number]))
         return before(number, frame) if callable(before) else None
 

@@ -1,4 +1,4 @@
-"""Live run: one run in the local spool, looked at again and again."""
+"""Live run: the current state of a run in the local spool."""
 
 import itertools
 import math
@@ -18,9 +18,9 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.segments.segment import readable_name
 
 RECENT_STEPS: Final = 50
-"""Steps that the numbers of now are of."""
+"""Number of recent steps for current figures."""
 POINTS: Final = 64
-"""Of a curve, at most."""
+"""Most points of a curve."""
 _MOST_ALERTS: Final = 5
 _LONG_S: Final = 10.0
 _OVERDUE: Final = 10
@@ -39,22 +39,22 @@ class LostRows:
 
 @dataclass(frozen=True, slots=True)
 class LiveRank:
-    """What was seen of a rank; None is unknown.
+    """The state of a rank; None means unknown.
 
     Attributes
     ----------
     state
-        As of `LiveStream`; the latest process of the rank.
+        As in `LiveStream`, for the latest process of the rank.
     steps, step
-        How many are remembered, and the last one's number.
+        Number of steps read, and the last step's number.
     step_time_s, self_time_s
-        Median of its recent steps; self time leaves the time in collectives out.
+        Medians of recent steps; self time excludes the time in collectives.
     slower_ratio
-        How much longer its self time is than the median of the other ranks here.
+        Excess of its self time over the median of the other ranks on this node, as a ratio.
     loss
-        Of the last step that logged one.
+        Loss of the last step that logged one.
     since_step_s
-        Since its last step ended.
+        Seconds since its last step ended.
     gap_rows
         Rows that it could not record.
     """
@@ -73,35 +73,35 @@ class LiveRank:
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """The state of a run as the local spool shows it; None is unknown.
+    """The state of a run in the local spool, for its ranks on this node; None means unknown.
 
     Attributes
     ----------
     time_ns
-        When it was looked at.
+        When the files were read.
     world_size
-        Ranks of the run, of which those on this node are reported; 0 if it is not known.
+        Number of ranks of the whole run; 0 if unknown.
     state
-        ``runs`` while any rank does, ``stalled`` if none that runs ended a step for ten times a step's time (and ten
-        seconds), else how the ranks here ended.
+        ``runs`` while any rank runs; ``stalled`` if no running rank has ended a step for ten times a step's time (and
+        ten seconds); else the state in which the ranks ended.
     ranks
-        The slowest first, by self time.
+        Ranks by self time, the slowest first.
     behind_s
         Age of the newest step.
     step_time_s, tokens_per_s
-        Of recent steps: median over ranks; summed over the ranks here.
+        Figures of recent steps: median over ranks, and sum over ranks.
     loss
-        Mean over the ranks here of the last step that logged one.
+        Mean over ranks for the last step that logged a loss.
     losses, step_times
-        Curves by step, each point the mean over the ranks here and over neighbouring steps.
+        Curves by step; each point is the mean over ranks and neighbouring steps.
     flagged
-        Steps whose loss, gradient norm or learning rate was NaN or infinite, the last few: number and what.
+        The last steps whose loss, gradient norm or learning rate was NaN or infinite: number and names.
     gaps
         Rows that could not be recorded, by table and reason.
     alerts
         The last warnings and errors.
     unreadable
-        Segments in the local spool that could not be read.
+        Number of segments in the local spool that could not be read.
     """
 
     run: str
@@ -124,21 +124,21 @@ class LiveRun:
 
     @property
     def is_over(self) -> bool:
-        """Whether no rank will record any more, by what was seen."""
+        """Whether all ranks have ended, so that no more rows are recorded."""
         return self.state in {"ended", "sent"}
 
 
 def summarize(run: str, attempt: int, streams: Sequence[LiveStream], time_ns: int) -> LiveRun:
-    """Return what streams of one attempt tell at a time."""
-    of_rank: defaultdict[int, list[LiveStream]] = defaultdict(list)
+    """Return the state of a run from the streams of one attempt."""
+    by_rank: defaultdict[int, list[LiveStream]] = defaultdict(list)
     for stream in streams:
-        of_rank[stream.name.rank].append(stream)
-    ranks = _compare_to_median([_rank(number, of_rank[number], time_ns) for number in sorted(of_rank)])
+        by_rank[stream.name.rank].append(stream)
+    ranks = _compare_to_median([_rank(number, by_rank[number], time_ns) for number in sorted(by_rank)])
     steps = [step for stream in streams for step in stream.steps.values()]
     by_step = _by_step(steps)
-    losses = [(number, _mean(step.loss for step in of)) for number, of in by_step]
-    times = [(number, _mean(step.step_time_s for step in of)) for number, of in by_step]
-    known = [loss for _, loss in losses if loss is not None]
+    losses = [(number, _mean(step.loss for step in same_step)) for number, same_step in by_step]
+    times = [(number, _mean(step.step_time_s for step in same_step)) for number, same_step in by_step]
+    known_losses = [loss for _, loss in losses if loss is not None]
     step_time = _median(rank.step_time_s for rank in ranks)
     behind = min((rank.since_step_s for rank in ranks if rank.since_step_s is not None), default=None)
     events = sorted(event for stream in streams for event in stream.alerts.values())
@@ -153,8 +153,8 @@ def summarize(run: str, attempt: int, streams: Sequence[LiveStream], time_ns: in
         step=by_step[-1][0] if by_step else None,
         behind_s=behind,
         step_time_s=step_time,
-        tokens_per_s=_tokens_per_s(of_rank.values()),
-        loss=known[-1] if known else None,
+        tokens_per_s=_tokens_per_s(by_rank.values()),
+        loss=known_losses[-1] if known_losses else None,
         losses=_curve(losses),
         step_times=_curve(times),
         flagged=tuple(sorted({(step.step, step.flagged) for step in steps if step.flagged}))[-_MOST_ALERTS:],
@@ -189,12 +189,12 @@ def _recent(streams: Iterable[LiveStream]) -> list[Step]:
 
 
 def _compare_to_median(ranks: Sequence[LiveRank]) -> tuple[LiveRank, ...]:
-    """Return ranks with how much slower each is than the median of its peers, the slowest first."""
+    """Return ranks with `slower_ratio`, the excess over the median of the other ranks; the slowest first."""
     compared = []
     for rank in ranks:
-        usual = _median(other.self_time_s for other in ranks if other is not rank)
-        own = rank.self_time_s
-        compared.append(rank if own is None or not usual else replace(rank, slower_ratio=own / usual - 1))
+        median_s = _median(other.self_time_s for other in ranks if other is not rank)
+        own_s = rank.self_time_s
+        compared.append(rank if own_s is None or not median_s else replace(rank, slower_ratio=own_s / median_s - 1))
     return tuple(sorted(compared, key=lambda rank: (-(rank.self_time_s or 0.0), rank.rank)))
 
 
@@ -213,18 +213,18 @@ def _by_step(steps: Iterable[Step]) -> list[tuple[int, list[Step]]]:
 
 
 def _tokens_per_s(ranks: Iterable[Sequence[LiveStream]]) -> float | None:
-    """Return the sum of what each rank does in the time of its recent steps; None if one of them does not say."""
-    paces = []
+    """Return the sum of the ranks' rates in their recent steps; None if a step's tokens are unknown."""
+    rates = []
     for rank in ranks:
         recent = _recent(rank)
-        spent, tokens = sum(step.step_time_s for step in recent), sum(step.tokens for step in recent)
-        if recent and spent:
-            paces.append(tokens / spent)
-    return _nan_to_none(sum(paces)) if paces else None
+        duration_s, tokens = sum(step.step_time_s for step in recent), sum(step.tokens for step in recent)
+        if recent and duration_s:
+            rates.append(tokens / duration_s)
+    return _nan_to_none(sum(rates)) if rates else None
 
 
 def _curve(points: Sequence[tuple[int, float | None]]) -> Curve:
-    """Return at most `POINTS` points: first step and mean of equally many known neighbours each."""
+    """Return at most `POINTS` points; each has the first step and the mean of a group of known values."""
     known = [(step, value) for step, value in points if value is not None]
     count = min(POINTS, len(known))
     edges = [index * len(known) // count for index in range(count + 1)] if count else []
@@ -247,52 +247,50 @@ def _nan_to_none(value: float) -> float | None:
 
 
 class NoLiveRunError(RanklakeError):
-    """The local spool has no such run."""
+    """The local spool has no matching run."""
 
 
 def recording_runs(root: Path) -> dict[str, float]:
-    """Return the runs in a local spool that record steps, each with the time when it last made a file for them."""
+    """Return the runs in a local spool that record steps, each with the time of its newest file of steps."""
     last_seen: dict[str, float] = {}
     for folder in streams(root, may_serve):
         name = StreamName.of(folder)
         try:
             times = [file.path.stat().st_ctime for file in open_files(folder) if file.table == "steps"]
-        except OSError:  # gone meanwhile
+        except OSError:  # deleted meanwhile
             continue
         if name is not None and times:
             last_seen[name.run] = max(last_seen.get(name.run, 0.0), *times)
     return last_seen
 
 
-def find_run(root: Path, name_given: str) -> str:
-    """Return the run of a name, or whose name alone, or name for people, begins so; without a name the latest.
+def find_run(root: Path, prefix: str) -> str:
+    """Return the run of this name, or the only run whose name or readable name begins with `prefix`.
 
-    Raises `NoLiveRunError`.
+    With an empty `prefix`, return the run that recorded last. Raises `NoLiveRunError`.
     """
-    there = sorted({name.run for folder in streams(root, may_serve) if (name := StreamName.of(folder))})
-    stepping = recording_runs(root)
-    if not name_given and stepping:
-        return max(stepping, key=lambda run: stepping[run])
-    begun = [
-        run for run in there if name_given and (run.startswith(name_given) or readable_name(run).startswith(name_given))
-    ]
-    if name_given in there or len(begun) == 1:
-        return name_given if name_given in there else begun[0]
+    runs = sorted({name.run for folder in streams(root, may_serve) if (name := StreamName.of(folder))})
+    recording = recording_runs(root)
+    if not prefix and recording:
+        return max(recording, key=lambda run: recording[run])
+    matches = [run for run in runs if prefix and (run.startswith(prefix) or readable_name(run).startswith(prefix))]
+    if prefix in runs or len(matches) == 1:
+        return prefix if prefix in runs else matches[0]
     where = f"local spool {root}"
-    if len(begun) > 1:
-        hint = f"write more of the name: {', '.join(begun[:6])}"
-        raise NoLiveRunError(f"{len(begun)} runs begin with {name_given!r}", where=where, hint=hint)
-    problem = f"no run {name_given!r} records here" if name_given else "no run records here"
-    suggestion = f"{did_you_mean(name_given, there)} " if name_given and there else ""
-    hint = f"{suggestion}'ranklake show RUN' tells of runs in the lake"
+    if len(matches) > 1:
+        hint = f"write more of the name: {', '.join(matches[:6])}"
+        raise NoLiveRunError(f"{len(matches)} runs begin with {prefix!r}", where=where, hint=hint)
+    problem = f"no run {prefix!r} records here" if prefix else "no run records here"
+    suggestion = f"{did_you_mean(prefix, runs)} " if prefix and runs else ""
+    hint = f"{suggestion}'ranklake show RUN' shows runs in the lake"
     raise NoLiveRunError(problem, where=where, hint=hint)
 
 
 @dataclass
 class RunWatch:
-    """A run in a local spool, and what was seen of its latest attempt so far.
+    """The latest attempt of a run in a local spool, with the rows read so far.
 
-    Nothing is written, and no process is asked or held up: its files are read as they are.
+    It only reads files: nothing is written, and recording processes are not affected.
     """
 
     root: Path
@@ -302,17 +300,17 @@ class RunWatch:
     _streams: dict[Path, LiveStream] = field(default_factory=dict)
 
     def look(self) -> LiveRun:
-        """Look at the run once more. Raises `OSError` if the local spool may not be read."""
-        began_ns = time.time_ns()  # what ended before is seen; what ends meanwhile may be
-        there = {
+        """Read new rows and return the state of the run. Raises `OSError` if the local spool cannot be read."""
+        began_ns = time.time_ns()  # steps that ended before this time are included
+        found_streams = {
             folder: name for folder in streams(self.root, may_serve) if (name := self._own_stream(folder)) is not None
         }
-        self.attempt = max([self.attempt, *(name.attempt for name in there.values())])
+        self.attempt = max([self.attempt, *(name.attempt for name in found_streams.values())])
         for folder, stream in list(self._streams.items()):
             if stream.name.attempt != self.attempt:
                 stream.close()
                 del self._streams[folder]
-        for folder, name in there.items():
+        for folder, name in found_streams.items():
             if name.attempt == self.attempt and folder not in self._streams:
                 self._streams[folder] = LiveStream(name, folder, self.keys)
         for stream in self._streams.values():
@@ -324,7 +322,7 @@ class RunWatch:
         return name if name is not None and name.run == self.run else None
 
     def close(self) -> None:
-        """Let go of its files."""
+        """Close all files."""
         for stream in self._streams.values():
             stream.close()
 

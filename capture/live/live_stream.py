@@ -1,4 +1,4 @@
-"""Live stream: steps and sealed rows of a stream in the local spool, read while it is written, without a trace."""
+"""Live stream: read steps and events of a stream in the local spool while it is written, without changing it."""
 
 import contextlib
 import math
@@ -32,17 +32,17 @@ from ranklake.segments.envelope import EncryptionError
 from ranklake.segments.segment import NotASegmentError
 
 LATE_SLOTS: Final = 256
-"""Values on their way from a GPU are written into slots this far behind the newest, so these are read again."""
+"""Number of last slots to read again, because values from a GPU are added to them late."""
 _CHECKSUM_BYTES: Final = 4
 _NUMBERS: Final = ("step_time_s", "collective_time_s", "loss", "tokens")
 
 Place = tuple[int, int]
-"""Segment and slot: what a row is called by, whether it is sealed or not."""
+"""Segment and slot, which identify a row before and after sealing."""
 Columns = Mapping[str, pa.Array | pa.ChunkedArray]
 
 
 class Step(NamedTuple):
-    """A step of one rank. NaN is a number that is not known; `flagged` says which were NaN or infinite."""
+    """A step of one rank. NaN means unknown; `flagged` names the values that were NaN or infinite."""
 
     step: int
     end_ns: int
@@ -55,16 +55,16 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class OpenSteps:
-    """A file of steps that is being written. It is held open, so that what it gets before it is sealed is not missed.
+    """A file of steps that is being written. It is kept open, so that rows written shortly before sealing are read.
 
     Attributes
     ----------
     file
-        Its name in the stream.
+        The file in the stream.
     fd
-        What it is read by, also when it has lost its name.
+        Descriptor for reading, valid also after the file was deleted.
     settled
-        Slots before this one do not change any more.
+        Slots with a lower number do not change any more.
     """
 
     file: OpenFile
@@ -77,7 +77,7 @@ class OpenSteps:
         return cls(file, open_regular(file.path))
 
     def read(self, meta: Meta, straight: Sequence[Anchor]) -> Iterator[tuple[Place, Step]]:
-        """Yield the steps that are new, and once more those that may have changed. Raises `OSError`."""
+        """Yield new steps, and again those that may have changed. Raises `OSError`."""
         stride = LAYOUT_OF_LANE[self.file.lane].slot_bytes
         stride += _CHECKSUM_BYTES if self.file.lane.endswith(WRITTEN) else 0
         raw = os.pread(self.fd, os.fstat(self.fd).st_size, self.settled * stride)
@@ -89,17 +89,17 @@ class OpenSteps:
         yield from steps_in(self.file.segment, slots, wall_ns(rows.mono_ns, straight), rows.columns)
 
     def is_sealed(self) -> bool:
-        """Whether it has lost its name: it gets no more steps then."""
+        """Whether the file was deleted after sealing, so that it gets no more steps."""
         return os.fstat(self.fd).st_nlink == 0
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the descriptor."""
         with contextlib.suppress(OSError):
             os.close(self.fd)
 
 
 def steps_in(segment: int, slots: Array, start_ns: Array, columns: Columns) -> Iterator[tuple[Place, Step]]:
-    """Yield steps of columns as the contract of `steps` has them; columns that are left out are not known."""
+    """Yield the steps in columns of the contract `steps`; values of missing columns are unknown."""
     times, collectives, losses, tokens = (_numbers(columns.get(name), len(slots)) for name in _NUMBERS)
     ends = start_ns + np.rint(np.nan_to_num(times) * 1e9).astype(np.int64)
     flags = columns["non_finite"].to_pylist() if "non_finite" in columns else [None] * len(slots)
@@ -117,23 +117,22 @@ def _numbers(column: pa.Array | pa.ChunkedArray | None, count: int) -> Array:
 
 
 class SealedRows(NamedTuple):
-    """Rows of a segment: slots, times (wall ns) and columns, those asked for among them where it has them."""
+    """Rows of a segment: slots, times (wall ns), and the requested columns that it has."""
 
     slots: Array
     time_ns: Array
     columns: Columns
 
 
-def read_sealed(file: SealedFile, name: StreamName, keys: SealingKeys, wanted: Sequence[str]) -> SealedRows:
+def read_sealed(file: SealedFile, name: StreamName, keys: SealingKeys, names: Sequence[str]) -> SealedRows:
     """Read columns of a segment.
 
-    Raises `OSError`, `ranklake.segments.envelope.EncryptionError` without its key, and `ValueError` (`pa.ArrowInvalid`)
-    or `NotASegmentError` where it is damaged.
+    Raises `OSError`; `ranklake.segments.envelope.EncryptionError` without its key; and `ValueError` (`pa.ArrowInvalid`)
+    or `NotASegmentError` if it is damaged.
     """
     raw = in_clear(keys, name, file, read_regular(file.path))
     parquet = pq.ParquetFile(pa.BufferReader(raw))
-    there = [column for column in ("slot", "ts", *wanted) if column in parquet.schema_arrow.names]
-    rows = parquet.read(there)
+    rows = parquet.read([column for column in ("slot", "ts", *names) if column in parquet.schema_arrow.names])
     constants = constant_columns(read_footer(raw).constants, rows.num_rows)
     columns = constants | dict(zip(rows.column_names, rows.columns, strict=True))
     times = columns["ts"].cast(pa.int64()).to_numpy() * 1000
@@ -141,8 +140,8 @@ def read_sealed(file: SealedFile, name: StreamName, keys: SealingKeys, wanted: S
 
 
 MOST_STEPS: Final = 5_000
-"""Of each rank; the oldest are forgotten."""
-_WANTED: Final = {
+"""Most steps kept per rank; older ones are dropped."""
+_COLUMNS: Final = {
     "steps": ("step", "step_time_s", "collective_time_s", "loss", "tokens", "non_finite"),
     "events": ("event", "severity", "message"),
 }
@@ -151,7 +150,7 @@ _ALERT_SEVERITIES: Final = frozenset({"warning", "error"})
 
 @dataclass(frozen=True, slots=True, order=True)
 class LiveEvent:
-    """An event worth showing."""
+    """An event of severity warning or error."""
 
     time_ns: int
     event: str
@@ -161,25 +160,25 @@ class LiveEvent:
 
 @dataclass
 class LiveStream:
-    """What was seen of one stream so far.
+    """The rows of one stream that were read so far.
 
     Attributes
     ----------
     state
-        ``runs``, ``ended`` (it said so), ``died`` (its process is gone and did not say that it ended) or ``sent`` (all
-        of it left the local spool).
+        ``runs``; ``ended`` (recorded its end); ``died`` (the process is dead and did not record its end); or ``sent``
+        (all of it has left the local spool).
     world_size
-        Ranks of the run, as its process knew at the start; 0 if that cannot be read.
+        Number of ranks of the run, as known at the start; 0 if unknown.
     is_child
-        Whether a forked child writes it: it says nothing at its end.
+        Whether a forked child writes it; such a stream never records its end.
     steps
-        Those that are remembered, by where they are.
+        The latest steps, by segment and slot.
     gaps
-        Rows that could not be recorded, by table and reason, without what was sampled out.
+        Rows that could not be recorded, by table and reason, without those sampled out.
     alerts
         Events of severity warning and error.
     unreadable
-        Sealed segments that could not be read, such as encrypted ones without their key.
+        Number of sealed segments that could not be read, such as encrypted ones without their key.
     """
 
     name: StreamName
@@ -198,7 +197,7 @@ class LiveStream:
     _read: set[Path] = field(default_factory=set)
 
     def look(self) -> None:
-        """Read what is new. Of a stream that is gone, what was seen stays. Raises `OSError` if it may not be read."""
+        """Read new rows. If the stream was deleted, earlier rows are kept. Raises `OSError` without access."""
         try:
             self._look()
         except FileNotFoundError:
@@ -209,7 +208,7 @@ class LiveStream:
             del self.steps[place]
 
     def close(self) -> None:
-        """Let go of its files."""
+        """Close its files."""
         for file in self._open.values():
             file.close()
         self._open.clear()
@@ -217,19 +216,19 @@ class LiveStream:
     def _look(self) -> None:
         self._read_meta()
         self._read_owner()
-        # Files are held open before those that are sealed are listed: whatever is sealed meanwhile is read by one of
-        # both ways. Rows come in the order in which they were recorded, as far as that goes.
-        there = open_files(self.folder)
-        for file in there:
+        # Unsealed files are opened before sealed ones are listed, so that rows sealed meanwhile are read in one of both
+        # ways. Rows are read in the order of recording where possible.
+        unsealed = open_files(self.folder)
+        for file in unsealed:
             if file.table == "steps" and file.path not in self._open:
                 with contextlib.suppress(FileNotFoundError):
                     self._open[file.path] = OpenSteps.of(file)
-        held = {steps.file.segment for steps in self._open.values()}
+        open_segments = {steps.file.segment for steps in self._open.values()}
         for sealed in sealed_files(self.folder):
-            if sealed.path not in self._read and (sealed.table == "events" or sealed.segment not in held):
+            if sealed.path not in self._read and (sealed.table == "events" or sealed.segment not in open_segments):
                 self._read_sealed(sealed)
         self._read_steps()
-        for file in there:
+        for file in unsealed:
             if file.table == "events":
                 self._read_events(file)
 
@@ -247,7 +246,7 @@ class LiveStream:
     def _read_owner(self) -> None:
         if self._meta.ended:
             self.state = "ended"
-        if HELD.has(self.name.incarnation):  # this very process's: its lock would go with the file
+        if HELD.has(self.name.incarnation):  # of this process: closing the file would release its lock
             return
         owner = Owner.read(self.folder)
         if owner is not None:
@@ -257,14 +256,14 @@ class LiveStream:
 
     def _read_steps(self) -> None:
         for path, steps in list(self._open.items()):
-            sealed = steps.is_sealed()  # asked before it is read: what it holds then is all of it
+            sealed = steps.is_sealed()  # checked before reading, so that the file is complete if it is sealed
             self.steps.update(steps.read(self._meta, self._anchors))
             if sealed:
                 steps.close()
                 del self._open[path]
 
     def _read_events(self, file: OpenFile) -> None:
-        with contextlib.suppress(FileNotFoundError):  # sealed meanwhile: it is read next time
+        with contextlib.suppress(FileNotFoundError):  # sealed meanwhile; the next call reads the segment
             rows = read_rows(file.lane, read_regular(file.path), self._meta, self._anchors)
             if len(rows):
                 times = wall_ns(rows.mono_ns, self._anchors)
@@ -272,10 +271,10 @@ class LiveStream:
 
     def _read_sealed(self, file: SealedFile) -> None:
         self._read.add(file.path)
-        if file.table not in _WANTED:
+        if file.table not in _COLUMNS:
             return
         try:
-            rows = read_sealed(file, self.name, self.keys, _WANTED[file.table])
+            rows = read_sealed(file, self.name, self.keys, _COLUMNS[file.table])
         except FileNotFoundError:  # sent meanwhile
             return
         except (EncryptionError, NotASegmentError, OSError, ValueError):
@@ -287,7 +286,7 @@ class LiveStream:
             self._add_alerts(file.segment, rows.slots.tolist(), rows.time_ns.tolist(), rows.columns)
 
     def _add_alerts(self, segment: int, slots: Iterable[int], times_ns: Iterable[int], columns: Columns) -> None:
-        texts = [columns[name].to_pylist() if name in columns else None for name in _WANTED["events"]]
+        texts = [columns[name].to_pylist() if name in columns else None for name in _COLUMNS["events"]]
         events, severities, messages = (column or [None] * len(texts[0] or ()) for column in texts)
         for slot, time_ns, event, severity, message in zip(slots, times_ns, events, severities, messages, strict=True):
             if severity in _ALERT_SEVERITIES:

@@ -1,8 +1,8 @@
-"""Faults: keeps the text of Python's fault handler when the process dies.
+"""Faults: record the text of Python's fault handler when the process dies.
 
-`faulthandler` writes to a descriptor from within the signal handler, so the file that it writes to, in the stream's
-folder, has the text of a SIGSEGV before the process is dead. Whoever adopts the stream makes a row of ``logs`` of it.
-Where the fault handler is on already it stays as it is: its text is for standard error then.
+`faulthandler` writes to a descriptor from within the signal handler. So its file in the stream's folder has the text of
+a SIGSEGV before the process is dead. The process that adopts the stream makes a row of ``logs`` from it. If the fault
+handler is already enabled, it is not changed, and its text goes to standard error.
 """
 
 import contextlib
@@ -27,12 +27,13 @@ _STREAM: Final = "faulthandler"
 
 
 class Faults:
-    """The fault handler's file in one stream. Making it raises `OSError`.
+    """The fault handler's file in one stream. Creating it raises `OSError`.
 
     Notes
     -----
-    Nobody can ask the fault handler where it writes to, so it is never turned off here: it may be the user's by then.
-    It is given one descriptor for the process's life, which leads to the stream's file, and to nowhere after that.
+    The fault handler does not report its descriptor, and the user may have enabled it again. So it is never disabled
+    here. It gets one descriptor for the life of the process. This refers to the stream's file, and to /dev/null after
+    the close.
     """
 
     _handed_over: ClassVar[int] = -1
@@ -41,14 +42,14 @@ class Faults:
         self.path = folder / FAULTS_FILE
         self._pid = os.getpid()
         self._open = True
-        is_users = Faults._handed_over < 0 and faulthandler.is_enabled()
-        if not is_users:
-            self._lead_to(self.path, os.O_CREAT | os.O_APPEND)
+        is_enabled_by_user = Faults._handed_over < 0 and faulthandler.is_enabled()
+        if not is_enabled_by_user:
+            self._redirect(self.path, os.O_CREAT | os.O_APPEND)
             if not faulthandler.is_enabled():
                 faulthandler.enable(Faults._handed_over, all_threads=True)
 
     @staticmethod
-    def _lead_to(path: Path, flags: int) -> None:
+    def _redirect(path: Path, flags: int) -> None:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
         if Faults._handed_over < 0:
             Faults._handed_over = fd
@@ -57,13 +58,13 @@ class Faults:
             os.close(fd)
 
     def close(self) -> dict[str, Any] | None:
-        """Let go of the file; return a row about what was written to it, or None."""
+        """Close the file and delete it; return a row with its text, or None if it is empty."""
         is_open, self._open = self._open, False
         if not is_open or os.getpid() != self._pid:
             return None
         if Faults._handed_over >= 0:
             with contextlib.suppress(OSError):
-                self._lead_to(Path(os.devnull), 0)
+                self._redirect(Path(os.devnull), 0)
         columns = columns_of(self.path)
         with contextlib.suppress(OSError):
             self.path.unlink()
@@ -71,7 +72,7 @@ class Faults:
 
 
 def columns_of(path: Path) -> dict[str, Any] | None:
-    """Return the columns of ``logs`` that a file of the fault handler's fills; None where it says nothing."""
+    """Return the columns of ``logs`` for a file of the fault handler; None if it is missing or empty."""
     try:
         raw = read_regular(path)[:_MOST_BYTES].decode("utf-8", "replace").strip()
     except OSError:
@@ -97,16 +98,16 @@ def adopt(
     next_path: "Callable[[str], Path]",
     mask: "Callable[[dict[str, Any]], dict[str, Any]] | None" = None,
 ) -> None:
-    """Make a row of a dead process's faults; done again after a kill in the middle, it is the same row.
+    """Write a row with the faults of a dead process. If it is repeated after a kill, it gives the same row.
 
     Parameters
     ----------
     straight
         Anchors of the stream, in order.
     next_path
-        Gives the path of a table's next file in the folder.
+        Returns the path of a table's next file in the folder.
     mask
-        Gives the form in which the process would have written the row; None where as it is.
+        Returns the masked row, as the process would have written it; None without masks.
 
     Raises `OSError`.
     """
@@ -122,7 +123,7 @@ def adopt(
 
 
 def _is_adopted(folder: Path, text: str | None) -> bool:
-    """Whether a recovery that was killed has written the row already: nothing was sealed since."""
+    """Whether a recovery that was killed before sealing has written the row already."""
     rows = [frame for path in folder.glob("logs-*.open") for frame in frames.read(path).frames]
     if text is None:  # masked away
         return any(frame.get("stream") == _STREAM for frame in rows)

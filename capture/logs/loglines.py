@@ -1,15 +1,14 @@
-"""Log lines: rows of the table ``logs``, redacted before they are written anywhere.
+"""Log lines: write rows of the table ``logs``, redacted before they are written.
 
     logging, structlog ──▶ limits ──▶ queue ──▶ thread "ranklake-logs": redact, write
-                                  └─ errors, and all in a forked child ──▶ redact, write, at once
+                                  └─ errors, and all lines of a forked child ──▶ redact and write immediately
 
-A template has a bucket of tokens (`Limits`): `burst` at first, `rate_per_s` more each second. A record that finds none
-is suppressed: counted, and reported by the next record of its template that is kept, or, when that is long in coming,
-by a row of its own that stands for nothing else (`Limits.take_suppressed`). Of verbose records a share is
-kept, the same on every rank.
+Each template has a bucket of tokens (`Limits`): `burst` at first, and `rate_per_s` more each second. A line without a
+token is suppressed and counted. The next kept line of the template reports the count. If there is none for some time, a
+separate row reports it (`Limits.take_suppressed`). Of verbose lines, a share is kept, the same on every rank.
 
-Redaction costs more than a logging call may (0.1 µs a character), so it is left to a thread. What is in the queue
-when a process is killed is lost; lines that report errors are not, since they are written before the call returns.
+Redaction costs 0.1 µs per character, too much for a logging call, so a thread does it. If the process is killed, lines
+in the queue are lost. Lines that report errors are not, because they are written before the call returns.
 """
 
 import os
@@ -36,18 +35,18 @@ _S: Final = 1_000_000_000
 
 @dataclass(slots=True)
 class Bucket:
-    """What is known of one template.
+    """State of one template.
 
     Attributes
     ----------
     tokens, at_ns
-        Records that may be kept, and when that was found out.
+        Number of lines that may be kept, at this monotonic time.
     suppressed
-        Records that no kept one reports yet.
+        Suppressed lines that no row reports yet.
     seen
-        Verbose records so far.
+        Verbose lines so far.
     facts
-        Of the last suppressed record: what a row about it says.
+        Columns of the last suppressed line, for a row about suppressed lines.
     """
 
     tokens: float
@@ -59,16 +58,16 @@ class Bucket:
 
 
 class Limits:
-    """The buckets of a run's templates; the least recently used give way when there are too many.
+    """The buckets of a run's templates. If there are too many, the least recently used one is removed.
 
     Parameters
     ----------
     verbose
-        Share of verbose records to keep, 0 to 1.
+        Share of verbose lines to keep, 0 to 1.
 
     Notes
     -----
-    The lock is re-entrant for the sake of signal handlers, and held for no more than a look at one bucket.
+    The lock is re-entrant because signal handlers may log, and is taken only briefly.
     """
 
     def __init__(self, run: str, *, rate_per_s: float, burst: float, verbose: float) -> None:
@@ -80,18 +79,18 @@ class Limits:
         self._evicted: list[Bucket] = []
 
     def take(self, key: object, now_ns: int, facts: dict[str, Any], *, verbose: bool = False) -> int | None:
-        """Ask whether a record is kept.
+        """Decide whether to keep a line.
 
         Parameters
         ----------
         key
-            Its template, and whose it is.
+            Logger and template of the line.
         facts
-            What a row about suppressed records of the template says.
+            Columns for a row about suppressed lines of the template.
 
         Returns
         -------
-        How many before it were suppressed; None if it is not kept.
+        The number of suppressed lines before it; None if the line is not kept.
         """
         with self._lock:
             bucket = self._buckets.get(key)
@@ -114,7 +113,7 @@ class Limits:
             return suppressed
 
     def take_suppressed(self, before_ns: int) -> list[Bucket]:
-        """Return, and forget, counts that no kept record has reported, of templates last heard of before a time."""
+        """Return and reset unreported counts of templates whose last line was before a time."""
         with self._lock:
             buckets, self._evicted = self._evicted, []
             for bucket in self._buckets.values():
@@ -124,7 +123,7 @@ class Limits:
             return buckets
 
     def after_fork(self) -> None:
-        """In a forked child: what was suppressed is the parent's to tell of; a lost thread may hold the lock."""
+        """Reset counts and lock in a forked child: the parent reports its counts, and its threads may hold the lock."""
         self._lock = threading.RLock()
         self._evicted = []
         for bucket in self._buckets.values():
@@ -154,24 +153,24 @@ _LONGEST: Final = {
     "logger": 256,
 }
 _LONGEST_FIELDS: Final = 65_536
-_OWED_AFTER_NS: Final = 10_000_000_000
+_REPORT_AFTER_NS: Final = 10_000_000_000
 _MARK: Final = object()
-_VARIES: Final = re.compile(
+_VARIABLE_PART: Final = re.compile(
     r"""'[^'\n]*'|"[^"\n]*"|(?P<word>[^\s=:,;(\[{'"/\\\d]++(?![/\\\d]))"""
     r"""|[^\s=:,;(\[{'"/\\\d]*+(?:[/\\][^\s,;)\]}]*+|\d[^\s=:,;)\]}]*+)"""
 )
-_UNBROKEN: Final = re.compile(r"\S++")
+_NON_SPACES: Final = re.compile(r"\S++")
 
 
 class LogLines:
-    """Where the log lines of one run go.
+    """Writes the log lines of one run.
 
     Parameters
     ----------
     limits
-        What is kept of them.
+        Rate limits and sampling.
     trace_id
-        Of the trace that the run belongs to, if it does.
+        Id of the run's trace; None without one.
     """
 
     def __init__(self, sink: Sink, progress: Progress, limits: Limits, trace_id: str | None = None) -> None:
@@ -180,10 +179,10 @@ class LogLines:
         self._inside = threading.local()
         self._thread: threading.Thread | None = None
         self._at_once = False
-        _all.add(self)
+        _instances.add(self)
 
     def start(self) -> None:
-        """Start the thread; without one to be had, lines are written by those who log."""
+        """Start the thread. If the system cannot start one, lines are written by the calls that log them."""
         thread = threading.Thread(target=self._keep_writing, name="ranklake-logs", daemon=True)
         try:
             thread.start()
@@ -193,14 +192,14 @@ class LogLines:
             self._thread = thread
 
     def admits(self, columns: dict[str, Any], key: object) -> bool:
-        """Whether a line is kept; if so, its columns report those suppressed before it, and of its weight.
+        """Whether to keep a line. If so, the columns ``suppressed_count`` and ``weight`` are added.
 
         Parameters
         ----------
         columns
-            At least severity_number, template (None for one that must be guessed from the message), logger, stream.
+            At least severity_number, template (None to derive it from the message), logger, stream.
         key
-            Its template and whose it is.
+            Logger and template of the line.
         """
         if not self._sink.enabled or getattr(self._inside, "writing", False):
             return False
@@ -213,14 +212,14 @@ class LogLines:
         return True
 
     def put(self, columns: dict[str, Any], fields: dict[str, Any] | None = None) -> None:
-        """Record a line, in a moment or at once; never raises, never waits.
+        """Record a line: errors immediately, others soon. Never raises, never blocks.
 
         Parameters
         ----------
         columns
-            Of the table, texts as they are.
+            Columns of the table; texts are not redacted yet.
         fields
-            What else is known of it, whatever it is.
+            Further facts, with values of any type.
         """
         frame = self._progress.stack.top
         step = self._progress.current if frame is None else frame.step
@@ -228,12 +227,12 @@ class LogLines:
             columns["step"] = step.number
         if frame is not None:
             columns["span_id"] = frame.span_id
-        moment = now()
+        time_ns = now()
         if self._at_once or columns["severity_number"] >= ERROR:
-            self._write(columns, fields, moment)
+            self._write(columns, fields, time_ns)
         elif self._queue.qsize() < MOST_WAITING:
-            # Fields may change when the call has returned: what they are now is what is reported.
-            self._queue.put((columns, None if not fields else to_json(fields), moment))
+            # Convert fields now, because they may change after the call has returned.
+            self._queue.put((columns, None if not fields else to_json(fields), time_ns))
         else:
             self._sink.refuse("logs", LOG_QUEUE_FULL)
 
@@ -242,102 +241,101 @@ class LogLines:
         self._sink.trouble("recording a log line", error, "logs")
 
     def drain(self, timeout_s: float) -> None:
-        """Wait until what was logged so far is written, and tell of what was suppressed."""
+        """Wait until all lines so far are written, and report suppressed lines."""
         if self._thread is not None and self._thread.is_alive() and self._thread is not threading.current_thread():
             done = threading.Event()
             self._queue.put((_MARK, done, 0))
             done.wait(timeout_s)
-        self.tell_suppressed(now())
+        self.report_suppressed(now())
 
     def stop(self) -> None:
-        """End the thread; what is logged from here on is written at once, if the run takes it."""
+        """Stop the thread. Later lines are written immediately, if the run still records."""
         self._at_once = True
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             self._queue.put((None, None, 0))
             thread.join(1.0)
-        self.tell_suppressed(now())
+        self.report_suppressed(now())
 
-    def tell_suppressed(self, before_ns: int | None = None) -> None:
-        """Write a row for each template whose suppressed lines no other reports; its own weight is 0."""
-        for bucket in self.limits.take_suppressed(now() - _OWED_AFTER_NS if before_ns is None else before_ns):
+    def report_suppressed(self, before_ns: int | None = None) -> None:
+        """Write a row of weight 0 for each template with unreported suppressed lines."""
+        for bucket in self.limits.take_suppressed(now() - _REPORT_AFTER_NS if before_ns is None else before_ns):
             row = {**bucket.facts, "suppressed_count": bucket.suppressed, "weight": 0.0}
             self._write(row, None, bucket.at_ns)
 
     def after_fork(self) -> None:
-        """In a forked child, which has no thread: lines are written at once; those in the queue are the parent's."""
+        """Reset in a forked child, which has no thread and writes immediately; the parent writes queued lines."""
         self._queue, self._thread, self._at_once = queue.SimpleQueue(), None, True
         self._inside = threading.local()
         self.limits.after_fork()
 
     def _keep_writing(self) -> None:
         while True:
-            columns, fields, moment = self._queue.get()
+            columns, fields, time_ns = self._queue.get()
             if columns is None:
                 return
             if columns is _MARK:
                 fields.set()
             else:
-                self._write(columns, fields, moment)
+                self._write(columns, fields, time_ns)
 
-    def _write(self, columns: dict[str, Any], fields: dict[str, Any] | None, moment: int) -> None:
+    def _write(self, columns: dict[str, Any], fields: dict[str, Any] | None, time_ns: int) -> None:
         self._inside.writing = True
         try:
             with self._sink.recording("logs"):
-                shown = _redact_columns(columns, fields, guesses=not self._sink.masks("logs", "message"))
+                row = _redact_columns(columns, fields, guesses=not self._sink.masks("logs", "message"))
                 if self._trace_id is not None:
-                    shown["trace_id"] = self._trace_id
-                self._sink.record("logs", shown, moment)
+                    row["trace_id"] = self._trace_id
+                self._sink.record("logs", row, time_ns)
         finally:
             self._inside.writing = False
 
 
 def _redact_columns(columns: dict[str, Any], fields: dict[str, Any] | None, *, guesses: bool) -> dict[str, Any]:
-    """Return the columns as they may be written: bounded, without secrets.
+    """Return the columns redacted and truncated.
 
     Parameters
     ----------
     guesses
-        Whether a template may be made of the message, where there is none.
+        Whether to derive a missing template from the message.
     """
     row = {name: value for name, value in columns.items() if value is not None}
     if guesses and "message" in row and "template" not in row:
         row["template"] = shape_of(text(row["message"], _LONGEST["message"]))
     for name, longest in _LONGEST.items():
         if name in row:
-            # Looked through before it is cut: a secret that is cut in two looks like none.
-            whole = redact(text(row[name]))
-            row[name] = _tail(whole, longest) if name == "exception_stacktrace" else text(whole, longest)
+            # Redact before truncation: half of a secret would not be recognized.
+            redacted = redact(text(row[name]))
+            row[name] = _tail(redacted, longest) if name == "exception_stacktrace" else text(redacted, longest)
     if fields:
-        known = to_json(fields)
-        size = len(json_text(known) or "")  # before they are looked through: a megabyte of them takes a while
-        shown = json_text(redact(known) if size <= _LONGEST_FIELDS else {"left_out": f"{size} characters"})
-        row["fields"] = shown
+        converted = to_json(fields)
+        size = len(json_text(converted) or "")  # checked before redaction, which is slow for a megabyte
+        row["fields"] = json_text(redact(converted) if size <= _LONGEST_FIELDS else {"left_out": f"{size} characters"})
     return row
 
 
 def shape_of(line: str) -> str:
-    """Return a line without what differs from one of its kind to the next: numbers, quoted texts, paths, addresses.
+    """Return a line with its variable parts removed: numbers, quoted texts, paths, addresses.
 
-    Stands for the template of a line that was formatted before it was logged. Such a template is kept where personal
-    data may not be. Takes time in proportion to the line.
+    It is the template of a line that was formatted before it was logged. Templates may be kept where personal data must
+    not be. The time is proportional to the length of the line.
     """
     if "@" in line:
-        line = _UNBROKEN.sub(lambda match: "<…>" if "@" in match[0] else match[0], line)
-    return _VARIES.sub(lambda match: match["word"] or "<…>", line)
+        line = _NON_SPACES.sub(lambda match: "<…>" if "@" in match[0] else match[0], line)
+    return _VARIABLE_PART.sub(lambda match: match["word"] or "<…>", line)
 
 
-def _tail(whole: str, longest: int) -> str:
-    """Return the end of a traceback, where the error is."""
-    return whole if len(whole) <= longest else f"[…] {whole[4 - longest :]}"
+def _tail(trace: str, longest: int) -> str:
+    """Return the end of a traceback, which has the error."""
+    return trace if len(trace) <= longest else f"[…] {trace[4 - longest :]}"
 
 
-_all: "weakref.WeakSet[LogLines]" = weakref.WeakSet()
+_instances: "weakref.WeakSet[LogLines]" = weakref.WeakSet()
 
 
 def after_fork() -> None:
-    """In a forked child."""
-    for lines in list(_all):
+    """Reset all log lines in a forked child."""
+    for lines in list(_instances):
         lines.after_fork()
 
 

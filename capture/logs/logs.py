@@ -1,10 +1,10 @@
-"""Logs: records that training code logs with `logging` or structlog, as rows of the table ``logs``.
+"""Logs: record lines from `logging` and structlog as rows of the table ``logs``.
 
     logging.getLogger().addHandler(run.log_handler())
     structlog.configure(processors=[..., run.structlog_processor(), renderer])
 
-Handlers and processors of one run share its rate limits. A line that is logged while a line is written (by ranklake's
-own logger, say) is left out in that thread, so nothing loops.
+All handlers and processors of a run share its rate limits. Lines that are logged in a thread while it writes a line,
+such as by ranklake's own logger, are not recorded, which prevents endless recursion.
 """
 
 import logging
@@ -40,28 +40,28 @@ _NAMES: Final = {
 }
 _LONGEST_TRACE: Final = 1 << 17
 STACKS: Final = "stacks"
-"""Stream of where threads are when training hangs."""
+"""Value of ``stream`` for stacks of threads when training hangs."""
 OWN_THREADS: Final = "ranklake-"
-"""What the names of our threads begin with."""
+"""Prefix of the names of ranklake's threads."""
 _UNHANDLED: Final = "excepthook"
 
 Levels = Mapping[str, int]
 
 
 def severity_number(level: int) -> int:
-    """Return a level of `logging` on OpenTelemetry's scale."""
-    return next((number for least, number in _NUMBERS if level >= least), 5 if level >= logging.DEBUG else 1)
+    """Return OpenTelemetry's severity number for a level of `logging`."""
+    return next((number for lowest, number in _NUMBERS if level >= lowest), 5 if level >= logging.DEBUG else 1)
 
 
 class LogHandler(logging.Handler):
-    """A handler that records; it never raises and never waits, and needs no lock of its own.
+    """A `logging` handler that records lines. It never raises and never blocks.
 
     Parameters
     ----------
     lines
         Log lines of the run.
     level
-        Least level to record.
+        Lowest level to record.
     levels
         Levels of some loggers and their children, such as ``{"urllib3": "ERROR"}``.
     """
@@ -69,22 +69,22 @@ class LogHandler(logging.Handler):
     def __init__(self, lines: LogLines, level: int | str, levels: Mapping[str, int | str]) -> None:
         super().__init__(level)
         self._lines = lines
-        self._levels = {name: _level(given) for name, given in levels.items()}
-        self._least: dict[str, int] = {}
+        self._levels = {name: _level(value) for name, value in levels.items()}
+        self._lowest_levels: dict[str, int] = {}
         self._files: dict[str, str] = {}
 
     def createLock(self) -> None:  # noqa: N802 - logging's name
-        """Create no lock: shared state has its own locks, which signal handlers and forks cannot block."""
+        """Create no lock: the shared state has locks that signal handlers and forks cannot block."""
         self.lock = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Record a line, if it is wanted."""
+        """Record a line if its level is high enough."""
         try:
             name = record.name
-            least = self._least.get(name)
-            if least is None:
-                least = self._least[name] = _least_of(name, self._levels)
-            if record.levelno >= least:
+            lowest = self._lowest_levels.get(name)
+            if lowest is None:
+                lowest = self._lowest_levels[name] = _lowest_level(name, self._levels)
+            if record.levelno >= lowest:
                 self._record(record)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self._lines.trouble(error)
@@ -111,14 +111,14 @@ class LogHandler(logging.Handler):
         columns["thread_name"] = record.threadName
         if record.exc_info:
             columns.update(exception_columns(record.exc_info))
-        known = record.__dict__
-        fields = {name: known[name] for name in known.keys() - _OWN} if len(known) > _PLAIN_SIZE else None
-        self._lines.put(columns, fields)
+        attributes = record.__dict__
+        extra = {name: attributes[name] for name in attributes.keys() - _OWN} if len(attributes) > _PLAIN_SIZE else None
+        self._lines.put(columns, extra)
 
     def _file(self, path: str) -> str:
         short = self._files.get(path)
         if short is None:
-            short = self._files[path] = below_its_package(path)
+            short = self._files[path] = path_from_package(path)
         return short
 
 
@@ -126,17 +126,17 @@ _PLAIN_SIZE: Final = len(logging.LogRecord("", 0, "", 0, "", (), None).__dict__)
 
 
 class StructlogProcessor:
-    """A processor that records what passes and hands it on as it is. Put it before the renderer."""
+    """A structlog processor that records events and returns them unchanged. Put it before the renderer."""
 
     def __init__(self, lines: LogLines, level: int | str) -> None:
-        self._lines, self._least = lines, _level(level)
+        self._lines, self._lowest_level = lines, _level(level)
 
     def __call__(self, logger: object, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """Record an event, if it is wanted; never raises."""
+        """Record an event if its level is high enough; never raises."""
         try:
             word = text(event.get("level") or method, 32).lower()
             level = _NAMES.get(word, logging.INFO)
-            if level >= self._least:
+            if level >= self._lowest_level:
                 self._record(logger, word, level, event)
         except Exception as error:  # noqa: BLE001 - telemetry never raises into training
             self._lines.trouble(error)
@@ -174,7 +174,7 @@ class Logs:
         lifecycle.on_failure.append(self.add_failure)
 
     def add_failure(self, error: BaseException, thread: str | None) -> None:
-        """Record an exception that nobody handled, with its traceback, as a line of severity FATAL."""
+        """Record an unhandled exception with its traceback, as a line of severity FATAL."""
         columns = exception_columns((type(error), error, error.__traceback__))
         self.lines().put({
             "severity_text": "FATAL",
@@ -187,9 +187,9 @@ class Logs:
         })  # fmt: skip
 
     def add_stacks(self, message: str) -> None:
-        """Record where each thread of this process is, a line of severity ERROR each; the main thread comes first.
+        """Record the stack of each thread of this process, as lines of severity ERROR, the main thread first.
 
-        Threads of ours are left out.
+        Threads of ranklake are left out.
         """
         frames, threads = sys._current_frames(), {item.ident: item for item in threading.enumerate()}  # noqa: SLF001
         for ident, frame in sorted(frames.items(), key=lambda item: item[0] != threading.main_thread().ident):
@@ -215,12 +215,14 @@ class Logs:
         return StructlogProcessor(self.lines(), level)
 
     def listen(self, folder: Path) -> None:
-        """Begin to record output, NCCL's file and the fault handler, by the settings ``stderr`` and ``stdout``.
+        """Start recording output, NCCL's file and the fault handler's text, by the settings ``stderr`` and ``stdout``.
 
         Parameters
         ----------
         folder
-            The stream's folder. Raises `OSError`.
+            The stream's folder.
+
+        Raises `OSError`.
         """
         settings, closers = self._lifecycle.settings, self._lifecycle.closers
         if settings.stdout != "off":
@@ -242,7 +244,7 @@ class Logs:
             self._sink.record("logs", columns if self._trace_id is None else columns | {"trace_id": self._trace_id})
 
     def lines(self) -> LogLines:
-        """Return where this run's log lines go."""
+        """Return the writer of this run's log lines; create and start it on first use."""
         if self._lines is None:
             lifecycle = self._lifecycle
             settings = lifecycle.settings
@@ -257,12 +259,12 @@ class Logs:
                 lines.start()
                 lifecycle.drains.append(lines.drain)
                 lifecycle.closers.append(lines.stop)
-                lifecycle.each_second.append(lines.tell_suppressed)
+                lifecycle.each_second.append(lines.report_suppressed)
         return self._lines
 
 
-def exception_columns(exc_info: Any) -> dict[str, Any]:  # noqa: ANN401 - what sys.exc_info gives, or users do
-    """Return an exception's type, message and traceback; nothing where there is none."""
+def exception_columns(exc_info: Any) -> dict[str, Any]:  # noqa: ANN401 - the tuple of sys.exc_info, or any value
+    """Return columns with an exception's type, message and traceback; empty without an exception."""
     kind, error, trace = exc_info
     if kind is None:
         return {}
@@ -277,8 +279,8 @@ def exception_columns(exc_info: Any) -> dict[str, Any]:  # noqa: ANN401 - what s
     }
 
 
-def below_its_package(path: str) -> str:
-    """Return a file's path without the folder that it is imported from, which may name a person."""
+def path_from_package(path: str) -> str:
+    """Return a file's path relative to the folder on `sys.path` that has it, which may contain a person's name."""
     folders = (folder for folder in sys.path if folder and path.startswith(folder.rstrip(os.sep) + os.sep))
     longest = max(folders, key=len, default="")
     return path[len(longest) :].lstrip(os.sep) if longest else os.path.basename(path)  # noqa: PTH119 - a text
@@ -287,21 +289,21 @@ def below_its_package(path: str) -> str:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # noqa: BLE001 - arguments that do not fit; logging itself tells the user
+    except Exception:  # noqa: BLE001 - arguments that do not fit; `logging` reports them
         return f"{text(record.msg)} {repr_of(record.args)}"
 
 
-def _level(given: int | str) -> int:
+def _level(value: int | str) -> int:
     """Return a level's number. Raises `ValueError`."""
-    if isinstance(given, str):
-        level = logging.getLevelNamesMapping().get(given.upper())
+    if isinstance(value, str):
+        level = logging.getLevelNamesMapping().get(value.upper())
         if level is None:
-            raise ValueError(f"{given!r} is not a level")
+            raise ValueError(f"{value!r} is not a level")
         return level
-    return int(number(given))
+    return int(number(value))
 
 
-def _least_of(name: str, levels: Mapping[str, int]) -> int:
-    """Return the level of the longest name that a logger is, or is below of."""
-    fits = [given for given in levels if name == given or name.startswith(f"{given}.")]
-    return levels[max(fits, key=len)] if fits else logging.NOTSET
+def _lowest_level(name: str, levels: Mapping[str, int]) -> int:
+    """Return the level set for a logger, or for its nearest parent."""
+    matches = [logger for logger in levels if name == logger or name.startswith(f"{logger}.")]
+    return levels[max(matches, key=len)] if matches else logging.NOTSET

@@ -1,13 +1,13 @@
-"""NCCL's lines, taken apart, and its own file (``NCCL_DEBUG_FILE``), followed as rows of ``logs``.
+"""NCCL lines: parse lines of NCCL, and follow its file (``NCCL_DEBUG_FILE``) for rows of ``logs``.
 
     [2026-06-11 11:44:19] node-1:984:1357 [4] ib.cc:1615 (poll) NCCL WARN NET/IB : Got completion from peer …
      time, of WARN lines   host:pid:tid [device]  file:line (function)   level    text
 
-The forms are those of NCCL's `src/debug.cc` and of what its callers log, from 2.5 to 2.30. NCCL's WARN is its word for
-an error; one of OpenTelemetry's warnings stays one here, since many are followed by a retry.
+The formats are those of NCCL's `src/debug.cc` and its callers, from 2.5 to 2.30. NCCL uses WARN for errors; it is
+recorded as a warning, because a retry follows many of them.
 
-NCCL opens the file when its first communicator is made, empties it, and replaces ``%h`` with the host's name up to its
-first dot and ``%p`` with the process number. Without ``%p`` ranks share it; each takes its own lines then.
+NCCL opens and truncates the file when its first communicator is created. It replaces ``%h`` with the host's name up to
+its first dot, and ``%p`` with the process id. Without ``%p``, ranks share the file, and each rank reads its own lines.
 """
 
 import contextlib
@@ -56,23 +56,23 @@ _TIMEOUT: Final = re.compile(r"time[d ]*[- ]?out", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class NcclLine:
-    """A line of NCCL.
+    """A parsed line of NCCL.
 
     Attributes
     ----------
     host, pid
-        Of the process that wrote it; None where the line does not say.
+        Host and process that wrote it; None if the line does not have them.
     device
-        CUDA's number of the device that was current.
+        CUDA's number of the current device.
     level
-        NCCL's own, such as ``WARN``.
+        NCCL's level, such as ``WARN``.
     text
-        Behind the level.
+        The text after the level.
     file, line, function
-        Where in NCCL it was written; lines of WARN have them.
+        Place in NCCL's source; only lines of WARN have it.
     facts
-        What it is about (``subject``: version, init, init_timings, network, topology, connection, timeout, warning) and
-        its figures, in units that their names say.
+        Topic (``subject``: version, init, init_timings, network, topology, connection, timeout, warning) and figures,
+        whose names have their units.
     """
 
     host: str | None
@@ -87,11 +87,11 @@ class NcclLine:
 
     @property
     def severity(self) -> int:
-        """Level on OpenTelemetry's scale."""
+        """OpenTelemetry's severity number."""
         return SEVERITIES[self.level]
 
     def columns(self, message: str) -> dict[str, Any]:
-        """Return columns of ``logs``, except for ``fields``."""
+        """Return the columns of ``logs``, without ``fields``."""
         return {
             "message": message, "stream": "nccl", "logger": "nccl",
             "severity_number": self.severity, "severity_text": _NAMES[self.severity],
@@ -105,12 +105,12 @@ class NcclLine:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What else is known of it: its facts and its device."""
+        """Value of the column ``fields``: facts and device."""
         return self.facts | ({} if self.device is None else {"device": self.device})
 
 
 def nccl_line(text: str) -> NcclLine | None:
-    """Take a line apart; None for one that is not NCCL's. Time is in proportion to its length.
+    """Parse a line of NCCL; None for other lines. The time is proportional to its length.
 
     >>> nccl_line("n1:7:9 [3] NCCL INFO Using network IB").facts
     {'subject': 'network', 'network': 'IB'}
@@ -130,50 +130,50 @@ def nccl_line(text: str) -> NcclLine | None:
 
 
 def _facts(text: str, level: str) -> dict[str, Any]:
-    """Return what a line is about, with its figures."""
+    """Return the topic of a line and its figures."""
     if match := _VERSION.search(text):
-        return _known_fields("version", nccl_version=match["nccl"], cuda_version=match["cuda"])
+        return _facts_about("version", nccl_version=match["nccl"], cuda_version=match["cuda"])
     if match := _TIMINGS.search(text):
         parts = {f"{name}_s": float(seconds) for name, seconds in _PART.findall(match["parts"])}
-        return _known_fields("init_timings", rank=int(match["rank"]), ranks=int(match["ranks"]),
+        return _facts_about("init_timings", rank=int(match["rank"]), ranks=int(match["ranks"]),
                       total_s=float(match["total"])) | parts  # fmt: skip
     if match := _INIT.search(text):
-        return _known_fields("init", rank=int(match["rank"]), ranks=int(match["ranks"]), bus_id=match["bus"],
+        return _facts_about("init", rank=int(match["rank"]), ranks=int(match["ranks"]), bus_id=match["bus"],
                       communicator=match["comm"], state=match["state"].lower())  # fmt: skip
     if SEVERITIES[level] >= SEVERITIES["WARN"]:
         if match := _COMPLETION.search(text):
             vendor = match["vendor"]
-            return _known_fields("network", peer=match["peer"], status=int(match["status"]),
+            return _facts_about("network", peer=match["peer"], status=int(match["status"]),
                           vendor_error=int(vendor) if vendor else None)  # fmt: skip
-        return _known_fields("timeout" if _TIMEOUT.search(text) else "warning")
+        return _facts_about("timeout" if _TIMEOUT.search(text) else "warning")
     return _facts_of_setup(text)
 
 
 def _facts_of_setup(text: str) -> dict[str, Any]:
-    """Return what a line of INFO says of the way that data takes."""
+    """Return the facts of a line of INFO about topology, links and network."""
     if match := _SYSTEM.search(text):
-        return _known_fields("topology", max_gbyte_per_s=float(match["most"]), total_gbyte_per_s=float(match["total"]))
+        return _facts_about("topology", max_gbyte_per_s=float(match["most"]), total_gbyte_per_s=float(match["total"]))
     if match := _LINK.search(text):
-        return _known_fields("connection", from_rank=int(match["from"]), to_rank=int(match["to"]),
+        return _facts_about("connection", from_rank=int(match["from"]), to_rank=int(match["to"]),
                       transport=match["transport"])  # fmt: skip
     if match := _NETWORK.search(text):
-        return _known_fields("network", network=match["network"])
+        return _facts_about("network", network=match["network"])
     if _TOPOLOGY.match(text.lstrip()):
-        return _known_fields("topology")
-    return _known_fields("network") if _NET.match(text) else {}
+        return _facts_about("topology")
+    return _facts_about("network") if _NET.match(text) else {}
 
 
-def _known_fields(subject: str, **figures: Any) -> dict[str, Any]:  # noqa: ANN401 - figures and names
+def _facts_about(subject: str, **figures: Any) -> dict[str, Any]:  # noqa: ANN401 - figures and names
     return {"subject": subject} | {name: value for name, value in figures.items() if value is not None}
 
 
 VARIABLE: Final = "NCCL_DEBUG_FILE"
 _MOST_BYTES: Final = 1 << 20
-"""Read at a look; more comes at the next."""
+"""Most bytes to read in one call of `NcclFile.look`; the next call continues."""
 
 
 def debug_file(pattern: str, host: str, pid: int) -> str:
-    """Return where NCCL writes to, as its ``src/debug.cc`` makes it of the variable.
+    """Return the path that NCCL writes to, from the variable's value, as in its ``src/debug.cc``.
 
     >>> debug_file("/tmp/nccl.%h.%p", "node-1.cluster", 7)
     '/tmp/nccl.node-1.7'
@@ -184,22 +184,22 @@ def debug_file(pattern: str, host: str, pid: int) -> str:
 
 
 class NcclFile:
-    """Follows the file of this process. What cannot be read is left out; nothing raises.
+    """Follows the NCCL file of this process. It never raises; a file that cannot be read is skipped.
 
     Parameters
     ----------
     feed
-        Takes the bytes of whole lines.
+        Called with the bytes of complete lines.
     """
 
     def __init__(self, feed: Callable[[bytes], None], environment: Mapping[str, str] | None = None) -> None:
         self._feed, self._environment = feed, os.environ if environment is None else environment
         self._pid, self._read_bytes, self._inode = os.getpid(), 0, -1
-        # what stands there already is of a process before this one, until NCCL empties the file
-        self._old = self._status()
+        # Existing content belongs to a previous process, until NCCL truncates the file.
+        self._old_status = self._status()
 
     def look(self) -> None:
-        """Read what was written since the last look."""
+        """Read the lines written since the last call."""
         with contextlib.suppress(OSError):
             self._look()
 
@@ -207,21 +207,21 @@ class NcclFile:
         status = self._status()
         if status is None or os.getpid() != self._pid:
             return
-        if self._old is not None:
+        if self._old_status is not None:
             if (status.st_ino, status.st_size, status.st_mtime_ns) == (
-                self._old.st_ino, self._old.st_size, self._old.st_mtime_ns,
+                self._old_status.st_ino, self._old_status.st_size, self._old_status.st_mtime_ns,
             ):  # fmt: skip
                 return
-            self._old = None
+            self._old_status = None
         if status.st_ino != self._inode or status.st_size < self._read_bytes:
             self._inode, self._read_bytes = status.st_ino, 0
         if status.st_size > self._read_bytes:
             with open(self._path, "rb", opener=_without_waiting) as file:
                 file.seek(self._read_bytes)
                 raw = file.read(_MOST_BYTES)
-            whole = raw[: raw.rfind(b"\n") + 1] or (raw if len(raw) == _MOST_BYTES else b"")
-            self._read_bytes += len(whole)
-            own = b"".join(line for line in whole.splitlines(keepends=True) if self._is_own(line))
+            complete = raw[: raw.rfind(b"\n") + 1] or (raw if len(raw) == _MOST_BYTES else b"")
+            self._read_bytes += len(complete)
+            own = b"".join(line for line in complete.splitlines(keepends=True) if self._is_own(line))
             if own:
                 self._feed(own)
 
@@ -230,11 +230,11 @@ class NcclFile:
         return debug_file(self._environment.get(VARIABLE, ""), platform.node(), self._pid)
 
     def _status(self) -> os.stat_result | None:
-        """Return the status of the file; None where there is none, or it is a device such as /dev/stderr."""
+        """Return the status of the file; None if it is missing, or a device such as /dev/stderr."""
         if not self._environment.get(VARIABLE):
             return None
         try:
-            status = os.stat(self._path)  # noqa: PTH116 - once a second
+            status = os.stat(self._path)  # noqa: PTH116 - called each second
         except (OSError, ValueError):
             return None
         return status if stat.S_ISREG(status.st_mode) else None

@@ -1,9 +1,9 @@
-"""Standard output and error: what NCCL, C++ and the interpreter write there, as rows of ``logs``.
+"""Standard output and error: record lines of NCCL, C++ and the interpreter as rows of ``logs``.
 
-With the setting ``stderr = "all"`` a process between the rank and its standard error (`tee`) passes on every byte
-unchanged, and hands it back to a thread here, which makes rows of it; ``stdout`` does so with standard output, where
-NCCL writes by default. With ``faults``, the default, descriptor 2 is left as it is, and only the text of Python's fault
-handler is kept (see `ranklake.capture.logs.faults`).
+With the setting ``stderr = "all"``, a process between the rank and its standard error (`tee`) forwards every byte
+unchanged. It also sends the bytes back to a thread here, which makes rows of them. ``stdout`` does the same for
+standard output, where NCCL writes by default. With ``faults``, the default, descriptor 2 is not changed, and only the
+text of Python's fault handler is recorded (`ranklake.capture.logs.faults`).
 """
 
 import contextlib
@@ -26,35 +26,35 @@ STDOUT: Final = 1
 STDERR: Final = 2
 _STREAMS: Final = {STDOUT: "stdout", STDERR: "stderr"}
 NCCL: Final = "nccl"
-_DONE_S: Final = 2.0
-_ROOM_BYTES: Final = 1 << 20
+_CLOSE_TIMEOUT_S: Final = 2.0
+_PIPE_BYTES: Final = 1 << 20
 
 
 class OutputTap:
-    """What reads standard output or error for one run. Making it raises `OSError`, and changes nothing then.
+    """Reads standard output or error for one run. If its creation raises `OSError`, nothing is changed.
 
     Parameters
     ----------
     lines
-        Of the run.
+        Log lines of the run.
     faults
-        File for what comes after ``Fatal Python error``.
+        File for the text from ``Fatal Python error`` on.
     descriptor
         `STDOUT` or `STDERR`.
     only
-        Stream of ``logs`` whose lines alone become rows; empty for all.
+        Value of ``stream``: only its lines become rows; empty for all lines.
     """
 
     def __init__(self, lines: LogLines, faults: Path, descriptor: int = STDERR, only: str = "") -> None:
         self._rows, self._pid, self._descriptor = OutputRows(lines, _STREAMS[descriptor], only), os.getpid(), descriptor
         self._nonce = f"\0ranklake {secrets.token_hex(8)}\0\n".encode()
-        self._announced, self._giving = threading.Event(), threading.RLock()
+        self._is_read, self._restore_lock = threading.Event(), threading.RLock()
         _flush()
         before = os.dup(descriptor)
         reader, writer = os.pipe()
         back_reader, back_writer = os.pipe()
-        with contextlib.suppress(OSError):  # room for what is said while no other thread runs
-            fcntl.fcntl(back_writer, fcntl.F_SETPIPE_SZ, _ROOM_BYTES)
+        with contextlib.suppress(OSError):  # space for output while the reading thread cannot run
+            fcntl.fcntl(back_writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         try:
             command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("tee.py")), str(back_writer)]
             self._helper = subprocess.Popen(
@@ -78,21 +78,21 @@ class OutputTap:
         self._thread.start()
 
     def close(self) -> None:
-        """Give the descriptor back, and record what was written to it so far."""
+        """Restore the descriptor, and record the output so far."""
         if os.getpid() != self._pid or self._before < 0:
             return
         _flush()
         with contextlib.suppress(OSError):
             os.write(self._descriptor, self._nonce)
-        self._give_back()
-        self._announced.wait(_DONE_S)
-        self._thread.join(_DONE_S)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # children that write there keep it busy
+        self._restore()
+        self._is_read.wait(_CLOSE_TIMEOUT_S)
+        self._thread.join(_CLOSE_TIMEOUT_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # children that write to the descriptor keep it running
             self._helper.wait(0.2)
 
-    def _give_back(self) -> None:
-        """Lead the descriptor to where it led before; once."""
-        with self._giving:
+    def _restore(self) -> None:
+        """Restore the original descriptor. A second call does nothing."""
+        with self._restore_lock:
             before, self._before = self._before, -1
             if before >= 0:
                 os.dup2(before, self._descriptor)
@@ -107,24 +107,24 @@ class OutputTap:
                 if at >= 0:
                     rows.feed(raw[:at])
                     break
-                # The end may be the beginning of the nonce.
+                # The last bytes may be the beginning of the nonce.
                 cut = max(0, raw.rfind(b"\0")) if b"\0" in raw[-len(nonce) :] else len(raw)
                 kept, raw = raw[cut:], raw[:cut]
                 rows.feed(raw)
-        self._give_back()  # if the helper was killed: writing into its pipe would raise, or kill a child, from now on
+        self._restore()  # after a kill of the helper, writes to its pipe would raise, or kill a child
         rows.end()
-        self._announced.set()
+        self._is_read.set()
 
 
 class OutputRows:
-    """Makes rows of ``logs`` of output as it comes.
+    """Makes rows of ``logs`` from output.
 
     Parameters
     ----------
     stream
-        Of lines that do not say theirs.
+        Value of ``stream`` for lines without a more specific one.
     only
-        Stream whose lines alone become rows; empty for all.
+        Value of ``stream``: only its lines become rows; empty for all lines.
     """
 
     def __init__(self, lines: LogLines, stream: str, only: str = "") -> None:
@@ -132,11 +132,11 @@ class OutputRows:
         self._grouping = Grouping()
 
     def feed(self, raw: bytes) -> None:
-        """Record the lines that bytes complete."""
+        """Add bytes, and record the complete lines."""
         self._record(self._grouping.feed(raw))
 
     def end(self) -> None:
-        """Record what is left at the end."""
+        """Record the incomplete rest at the end."""
         self._record(self._grouping.end())
 
     def _record(self, rows: "Iterator[dict[str, Any]]") -> None:
@@ -153,19 +153,19 @@ class OutputRows:
 
 def _flush() -> None:
     for file in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # whatever stands for it
+        with contextlib.suppress(Exception):  # it may be replaced by any object
             file.flush()
-    with contextlib.suppress(Exception):  # what C holds back, as NCCL's lines on a pipe: they would come after the end
+    with contextlib.suppress(Exception):  # flush C's buffers, such as NCCL's lines, before the end
         libc = ctypes.CDLL(None)
         libc.fflush(ctypes.c_void_p.in_dll(libc, "stdout"))
 
 
 _LONGEST: Final = 1 << 16
 _LONGEST_KEY: Final = 200
-"""Lines: an RSA key of 8192 bits has a hundred."""
+"""Most lines of a private key; one of RSA with 8192 bits has a hundred."""
 _LETTERS: Final = {"D": 5, "V": 5, "I": 9, "W": 13, "E": 17, "F": 21}
 _NAMES: Final = {5: "DEBUG", 9: "INFO", 13: "WARNING", 17: "ERROR", 21: "FATAL"}
-_GLOG: Final = re.compile(  # glog's and c10's: [W1122 01:02:03.456 file.cpp:12] …, maybe behind [rank0]:
+_GLOG: Final = re.compile(  # glog's and c10's: [W1122 01:02:03.456 file.cpp:12] …, possibly after [rank0]:
     r"^(?:\[rank\d+\]:\s*)?\[?(?P<letter>[DVIWEF])\d{4,8}\s\d\d:\d\d:\d\d\S*\s+(?:\d+\s+)?(?P<file>[\w./+-]+):(?P<line>\d+)\]"
 )
 _PYTHON: Final = re.compile(
@@ -178,7 +178,7 @@ _ENDS: Final = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 
 
 def columns_of(line: str) -> dict[str, Any]:
-    """Return what a line says of itself."""
+    """Return columns with a line's severity, stream and source, from its format."""
     columns: dict[str, Any] = {"message": line, "stream": "stderr", "severity_number": 9}
     if (glog := _GLOG.match(line)) is not None:
         columns["severity_number"] = _LETTERS[glog["letter"]]
@@ -197,7 +197,7 @@ def columns_of(line: str) -> dict[str, Any]:
 
 
 class Grouping:
-    """Bytes as they come, made into rows: whole lines, and tracebacks as one."""
+    """Splits bytes into rows: one per line, and one per traceback or private key."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -205,55 +205,55 @@ class Grouping:
         self._key: list[str] = []
 
     def feed(self, raw: bytes) -> Iterator[dict[str, Any]]:
-        """Yield what the bytes complete. A progress bar's states (lines that end in a carriage return) are left out."""
-        *whole, self._rest = (self._rest + raw).split(b"\n")
+        """Add bytes and yield complete rows. States of progress bars, which end in a carriage return, are left out."""
+        *complete, self._rest = (self._rest + raw).split(b"\n")
         if len(self._rest) > _LONGEST:
-            whole, self._rest = [*whole, self._rest], b""
-        for piece in whole:
+            complete, self._rest = [*complete, self._rest], b""
+        for piece in complete:
             line = piece.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
             yield from self._line(line)
 
     def end(self) -> Iterator[dict[str, Any]]:
-        """Yield what is left at the end."""
+        """Yield the incomplete rest at the end."""
         rest, self._rest = self._rest.decode("utf-8", "replace"), b""
         if rest:
             yield from self._line(rest)
         if self._key:
             line, self._key = "\n".join(self._key), []
             yield columns_of(line)
-        yield from self._give_up()
+        yield from self._flush_traceback()
 
     def _line(self, line: str) -> Iterator[dict[str, Any]]:
-        if self._key or ("-----BEGIN " in line and _KEY_BEGINS in line):  # no line of a key says what it is a part of
+        if self._key or ("-----BEGIN " in line and _KEY_BEGINS in line):  # kept together, so that redaction finds it
             self._key.append(line)
             if _KEY_ENDS.search(line) or len(self._key) >= _LONGEST_KEY:
                 line, self._key = "\n".join(self._key), []
-                yield from self._give_up()
+                yield from self._flush_traceback()
                 yield columns_of(line)
             return
         bare = _RANK.sub("", line)
         if bare.startswith(_TRACEBACK):
-            yield from self._give_up()
+            yield from self._flush_traceback()
             self._trace = [bare]
         elif self._trace and (not bare.strip() or bare.startswith(" ")) and len(self._trace) < 2000:  # noqa: PLR2004
             self._trace.append(bare)
-        elif self._trace and (ended := _ENDS.match(bare)) is not None:
+        elif self._trace and (error_line := _ENDS.match(bare)) is not None:
             trace, self._trace = "\n".join([*self._trace, bare]), []
             yield {
                 "severity_text": "ERROR",
                 "severity_number": 17,
                 "stream": "stderr",
                 "message": bare,
-                "exception_type": ended["kind"],
-                "exception_message": ended["message"],
+                "exception_type": error_line["kind"],
+                "exception_message": error_line["message"],
                 "exception_stacktrace": trace,
             }
         elif line.strip():
-            yield from self._give_up()
+            yield from self._flush_traceback()
             yield columns_of(line)
 
-    def _give_up(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines of a traceback that never ended."""
+    def _flush_traceback(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines of an incomplete traceback as separate rows."""
         trace, self._trace = self._trace, []
         for line in trace:
             if line.strip():

@@ -1,12 +1,11 @@
-"""Tee: a process between a rank and its standard error. Run as a file, with nothing but Python's own library.
+"""Tee: a process between a rank and its standard error. It is run as a file, and imports only the standard library.
 
-    descriptor 0, a pipe that is the rank's descriptor 2 ──▶ descriptor 1, what that was before: unchanged, in order
-                                                     └────▶ the pipe `back`: the same bytes, for the rank to make rows
-                                                     of
-                     from "Fatal Python error" on    └────▶ the file `faults`: the rank will read no more
+    descriptor 0: a pipe, the rank's descriptor 2  ──▶ descriptor 1: the original output, bytes unchanged, in order
+                                                 └───▶ the pipe `back`: the same bytes, from which the rank makes rows
+                     after "Fatal Python error"  └───▶ the file `faults`: the rank reads no more
 
-It outlives the rank, for the last lines are those that matter, and ends when nobody has the pipe open any more. What
-fails here fails for the rows alone: bytes are passed on first.
+The process outlives the rank, because the last lines matter most, and ends when the pipe is closed everywhere. Bytes
+are forwarded first, so an error affects only the rows.
 
     tee.py BACK_DESCRIPTOR FAULTS_PATH NONCE
 """
@@ -20,7 +19,7 @@ MOST_BYTES = 1 << 20
 
 
 def pass_on(raw: bytes) -> None:
-    """Write to the rank's original standard error; stop once its reader has gone."""
+    """Write to the rank's original standard error; ignore a closed reader."""
     try:
         while raw:
             raw = raw[os.write(1, raw) :]
@@ -29,7 +28,7 @@ def pass_on(raw: bytes) -> None:
 
 
 def main(back: int, faults: str, nonce: bytes) -> None:
-    """Pass on until the end."""
+    """Forward bytes until the pipe is closed."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     os.set_blocking(back, False)
@@ -37,7 +36,7 @@ def main(back: int, faults: str, nonce: bytes) -> None:
     while raw := os.read(0, 65536):
         raw, held = held + raw, b""
         begun = next((n for n in range(min(len(nonce) - 1, len(raw)), 0, -1) if raw.endswith(nonce[:n])), 0)
-        if begun:  # perhaps the rank's last word, which is for itself alone
+        if begun:  # possibly the nonce, with which the rank ends its output, and which must not be forwarded
             raw, held = raw[:-begun], raw[-begun:]
         pass_on(raw.replace(nonce, b""))
         seen = tail + raw
@@ -51,9 +50,7 @@ def main(back: int, faults: str, nonce: bytes) -> None:
         tail = raw[-len(FATAL) :]
         try:
             if file < 0:
-                os.write(
-                    back, raw
-                )  # where a rank that is stuck does not read, its lines are passed on and not recorded
+                os.write(back, raw)  # if a stuck rank does not read the pipe, lines are forwarded and not recorded
             elif written < MOST_BYTES:
                 written += os.write(file, raw[: MOST_BYTES - written])
         except OSError:

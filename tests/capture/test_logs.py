@@ -18,7 +18,7 @@ from bringing import bring
 from recorded import check_books, rows
 
 from ranklake.capture.logs.loglines import MOST_TEMPLATES, Limits, shape_of
-from ranklake.capture.logs.logs import below_its_package, severity_number
+from ranklake.capture.logs.logs import path_from_package, severity_number
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.lake import Lake
 
@@ -333,4 +333,4 @@ def test_what_a_logging_call_costs(place, logger):
 def test_small_parts():
     """Levels between the named ones count as the one below; a path outside of every folder is its name."""
     assert [severity_number(level) for level in (5, 10, 15, 20, 35, 40, 60)] == [1, 5, 5, 9, 13, 17, 21]
-    assert below_its_package("/nowhere/at/all.py") == "all.py"
+    assert path_from_package("/nowhere/at/all.py") == "all.py"
