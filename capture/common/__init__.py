@@ -1,1 +1,1 @@
-"""Common: what every part of capture stands on: values, settings, layouts of rows, counted gaps, the hot path in C."""
+"""Common: the basis of all other folders: values, settings, layouts of slots, counted gaps, the hot path in C."""

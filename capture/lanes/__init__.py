@@ -1,1 +1,1 @@
-"""Lanes: the files that rows are written to while training runs, one slot or frame a row."""
+"""Lanes: the files that rows are written to while training runs, as slots or frames."""

@@ -1,1 +1,1 @@
-"""Lifecycle: a run's signs of life, its failures, its preemption and its end."""
+"""Lifecycle: heartbeats, failures, preemption and the end of a run."""

@@ -1,1 +1,1 @@
-"""A run that still records, read from the local spool beside it: nothing is written, and its process is not asked."""
+"""Live: read a run that still records from the local spool, without writing and without involving its process."""

@@ -1,1 +1,1 @@
-"""Logs: log records and standard error, as rows."""
+"""Logs: record log lines, standard output and standard error as rows."""

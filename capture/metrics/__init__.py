@@ -1,1 +1,1 @@
-"""Metrics: named values: scalars, counters, aggregates, histograms, and how many of them are kept."""
+"""Metrics: named values: scalars, counters, aggregates, histograms, and their sampling."""

@@ -1,1 +1,1 @@
-"""AgentRun: the agent, which looks after all ranks of its machine."""
+"""Node: the agent, which recovers, uploads and samples for all ranks of its node."""

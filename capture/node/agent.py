@@ -1,10 +1,10 @@
-"""Agent: one process of a node that works for all ranks there: recovers, packs, uploads, keeps metrics.
+"""Agent: recovers, packs and uploads the segments of all ranks of a node, and counts metrics.
 
     live streams:  ….sealed ──┐
-    dead streams:  sealed ────┴─▶ pack ─▶ PUT, verify ─▶ members ….acked ─▶ deleted, by their process if it lives
+    dead streams:  sealed ────┴─▶ pack ─▶ PUT, verify ─▶ members ….acked ─▶ deleted by their process, or by the agent
 
-Killed anywhere, it leaves segments that are sent and not acknowledged. They are sent again, by whomever, in whatever
-pack: they keep their names and digests, by which ingest tells what it has.
+After a kill, some segments may have been sent and not acknowledged. They are sent again, possibly in another pack.
+Ingest recognizes them by their names and digests.
 """
 
 import contextlib
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
     from ranklake.capture.recording.recovery import AbandonedStream
 
 STREAMS_AT_ONCE: Final = 256
-"""Streams looked at together: what is adopted stays locked, at one descriptor each, until it is sent."""
+"""Streams handled together. Adopted streams stay locked until they are sent, with one open descriptor each."""
 
 
 @dataclass
 class Agent:
-    """The agent of a local spool; its process holds the spool's `Leadership`.
+    """The agent of a local spool; its process must have the spool's `Leadership`.
 
     Parameters
     ----------
     root
         The local spool.
     spool
-        Where segments go; without one, each goes where its process meant it to.
+        Destination of segments; if empty, each stream's own destination.
     storage_options
-        Handed to fsspec.
+        Options for fsspec.
     pack_every_s
-        How long segments of living processes may wait for others to be packed with.
+        Seconds that segments of live processes may wait for other segments of a pack.
     keys
-        Where they are to seal with what dead processes left.
+        Keys for sealing the files of dead processes.
     breaker_states
-        How the breakers of spools stand that another process has tried, by URI.
+        States of breakers from an earlier process, by URI.
     gaps
-        Knows which gaps were counted before.
+        Counter of gaps, with the positions read so far.
     fallback
-        Where segments for `spool` go while that is away.
+        Spool for segments while `spool` is unreachable.
     """
 
     root: Path
@@ -70,93 +70,93 @@ class Agent:
     fallback: Fallback = field(default_factory=Fallback)
     _uploaders: dict[str, Uploader] = field(default_factory=dict)
     _first_seen: dict[Path, float] = field(default_factory=dict)
-    _meant_for: dict[Path, str] = field(default_factory=dict)
+    _destinations: dict[Path, str] = field(default_factory=dict)
     gaps: GapCount = field(default_factory=GapCount)
 
     def look(self, stop: Callable[[], bool] = lambda: False, *, pack_now: bool = False) -> PassResult:
-        """Go over all streams once: adopt the dead, and send what is due. `stop` is asked before each stream and PUT.
+        """Handle all streams once: adopt those of dead processes, and send due segments.
 
-        Nothing is raised for one stream's sake, nor for a store that fails.
+        `stop` is checked before each stream and PUT. Errors of streams and of the store are in the result, not raised.
         """
         counts: Counter[str] = Counter()
         troubles: list[str] = []
-        kept: list[WaitingSegment] = []
+        left_segments: list[WaitingSegment] = []
         seen: set[Path] = set()
 
-        def mine(folder: Path) -> bool:
+        def is_served(folder: Path) -> bool:
             serves = may_serve(folder)
             counts["others"] += not serves
             return serves
 
-        with contextlib.suppress(EncryptionError):  # told where it is needed; of another user's file they are not read
+        with contextlib.suppress(EncryptionError):  # read keys with own rights now; errors are reported when sealing
             self.keys.active()
-        folders = streams(self.root, mine)
+        folders = streams(self.root, is_served)
         while chosen := list(islice(folders, STREAMS_AT_ONCE)):
-            with contextlib.ExitStack() as held:
+            with contextlib.ExitStack() as locks:
                 waiting: list[WaitingSegment] = []
                 orphans: list[AbandonedStream] = []
                 for folder in chosen:
                     seen.add(folder)
                     if not stop():
                         own = is_mine(folder)
-                        with self._telling(troubles, folder), with_rights_of(folder):
-                            waiting += self._waiting_in(folder, held, orphans, counts, troubles, own=own)
+                        with self._collect_errors(troubles, folder), with_rights_of(folder):
+                            waiting += self._waiting_in(folder, locks, orphans, counts, troubles, own=own)
                 if pack_now or self._due(waiting):
                     waiting = self._send(waiting, stop, counts, troubles)
                     counts["left"] += len(waiting)
                 for orphan in orphans:
-                    with self._telling(troubles, orphan.folder), with_rights_of(orphan.folder):
+                    with self._collect_errors(troubles, orphan.folder), with_rights_of(orphan.folder):
                         orphan.discard_if_empty()
-                kept += waiting
-        self._forget(seen, kept)
+                left_segments += waiting
+        self._clear_caches(seen, left_segments)
         sweep(self.root, may_serve)
-        self.figures = self._figures(kept, counts)
+        self.figures = self._figures(left_segments, counts)
         failure = next((uploader.last_error for uploader in self._uploaders.values() if uploader.last_error), "")
         return PassResult(**counts, troubles=tuple(troubles), failure=failure)
 
     @contextlib.contextmanager
-    def _telling(self, troubles: list[str], folder: Path) -> Iterator[None]:
-        """Note what one stream's damage raises: it must not block the others."""
+    def _collect_errors(self, troubles: list[str], folder: Path) -> Iterator[None]:
+        """Add errors of a stream to the troubles, so that they do not block other streams."""
         try:
             yield
         except FileNotFoundError as error:
-            if folder.exists():  # else its process has closed it meanwhile
+            if folder.exists():  # if not, its process has deleted it meanwhile
                 troubles.append(f"{folder}: {error}")
-        except Exception as error:  # noqa: BLE001 - a bug of ours, or damage beyond imagination
+        except Exception as error:  # noqa: BLE001 - a bug, or an unforeseen kind of damage
             troubles.append(f"{folder}: {type(error).__name__}: {error}")
             LOGGER.warning("ranklake: cannot send %s: %s", folder, error)
 
     def _waiting_in(
         self,
         folder: Path,
-        held: contextlib.ExitStack,
+        locks: contextlib.ExitStack,
         orphans: "list[AbandonedStream]",
         counts: "Counter[str]",
         troubles: list[str],
         *,
         own: bool,
     ) -> list[WaitingSegment]:
-        """Return what waits in a stream; one whose process is dead is taken over and sealed first.
+        """Return the unsent segments of a stream. The stream of a dead process is adopted and sealed first.
 
-        What a stream says of where it is to go counts only if it is this process's own user's.
+        A stream's own destination is used only if the stream belongs to this process's user.
         """
-        with contextlib.ExitStack() as mine:
-            orphan = mine.enter_context(_taken_over(folder, self.keys))
-            meant_for = orphan.owner.spool if orphan and orphan.owner else "" if orphan else self._spool_of(folder)
-            if self.spool and meant_for and meant_for != self.spool:
+        with contextlib.ExitStack() as lock:
+            orphan = lock.enter_context(_adopted(folder, self.keys))
+            destination = orphan.owner.spool if orphan and orphan.owner else "" if orphan else self._spool_of(folder)
+            if self.spool and destination and destination != self.spool:
                 counts["foreign"] += 1
                 return []
             if orphan is None:
                 counts["alive"] += 1
             else:
-                with self._telling(troubles, folder):  # what was sealed before can be sent all the same, and makes room
+                with self._collect_errors(troubles, folder):  # after an error, earlier segments are still sent
                     try:
                         orphan.seal()
                         orphans.append(orphan)
                     except EncryptionError as error:
                         troubles.append(f"{folder}: {error}")
                     counts["streams"] += 1
-                held.enter_context(mine.pop_all())
+                locks.enter_context(lock.pop_all())
         with contextlib.suppress(OSError):
             self.gaps.look(folder)
         name = StreamName.of(folder)
@@ -164,26 +164,26 @@ class Agent:
         waiting = []
         for file in ready_files(folder):
             with contextlib.suppress(FileNotFoundError):  # its process has sent it meanwhile
-                uri = self.spool or (meant_for if own else "")
+                uri = self.spool or (destination if own else "")
                 waiting.append(self._waiting(file, name, uri, adopted=orphan is not None))
         return waiting
 
     def _spool_of(self, folder: Path) -> str:
-        """Return where a living process means its segments to go, or an empty text.
+        """Return the destination of a live process's segments; empty if unknown.
 
-        This process's own streams go where the agent's do, and their owner.json must not be opened.
+        This process's own streams have the agent's destination, and their owner.json must not be opened.
         """
-        if folder not in self._meant_for:
+        if folder not in self._destinations:
             name = StreamName.of(folder)
             own = name is None or HELD.has(name.incarnation)
             owner = None if own else Owner.read(folder)
-            self._meant_for[folder] = self.spool if own else owner.spool if owner else ""
-        return self._meant_for[folder]
+            self._destinations[folder] = self.spool if own else owner.spool if owner else ""
+        return self._destinations[folder]
 
     def _waiting(self, file: SealedFile, name: StreamName, uri: str, *, adopted: bool) -> WaitingSegment:
         stat = file.path.stat()
         now = time.monotonic()
-        seen_for = now - self._first_seen.setdefault(file.path, now)  # beside the wall clock, which may step
+        seen_for = now - self._first_seen.setdefault(file.path, now)  # in addition to the wall clock, which may be set
         age = max(seen_for, time.time() - stat.st_mtime)
         return WaitingSegment(file, file.remote(name), uri, stat.st_size, age, adopted)
 
@@ -196,7 +196,7 @@ class Agent:
     def _send(
         self, waiting: list[WaitingSegment], stop: Callable[[], bool], counts: "Counter[str]", troubles: list[str]
     ) -> list[WaitingSegment]:
-        """Send segments in as few packs as may be; return those that are left."""
+        """Send segments in as few packs as possible; return those that are left."""
         left: list[WaitingSegment] = []
         packs = deque(packs_of(waiting))
         while packs:
@@ -207,19 +207,23 @@ class Agent:
                 continue
             if uploader.breaker.state != "closed" and len(members) > 1:
                 packs.appendleft(members[1:])
-                members = members[:1]  # a probe: what was tried can no longer be given up (decision 007)
+                members = members[:1]  # a probe of one segment, because tried segments cannot be evicted (decision 007)
             raw: dict[str, bytes] = {}
             for item in members:
                 folder = item.file.path.parent
-                with self._telling(troubles, folder), with_rights_of(folder), contextlib.suppress(FileNotFoundError):
+                with (
+                    self._collect_errors(troubles, folder),
+                    with_rights_of(folder),
+                    contextlib.suppress(FileNotFoundError),
+                ):
                     raw[item.remote] = item.file.read_to_send()
             if raw and not uploader.send(*pack(raw)):
-                packs.appendleft(members)  # for the fallback, or left
+                packs.appendleft(members)  # next for the fallback; else they are left
                 continue
             for item in members:
                 if item.remote in raw:
                     folder = item.file.path.parent
-                    with self._telling(troubles, folder), with_rights_of(folder):
+                    with self._collect_errors(troubles, folder), with_rights_of(folder):
                         self._acknowledge(item)
             counts.update(segments=len(raw), packs=bool(raw))
             counts["fallback"] += len(raw) if uploader.uri == self.fallback.uri else 0
@@ -233,7 +237,7 @@ class Agent:
             acked.unlink(missing_ok=True)
 
     def _uploader_now(self, uri: str) -> Uploader | None:
-        """Return what segments meant for a spool may be sent by now: None while its store is left alone."""
+        """Return the uploader to use now for segments with a destination: first spool, fallback, or None to wait."""
         first = self._uploader(uri)
         if first is None or first.breaker.left_s() <= 0:
             return first
@@ -250,23 +254,23 @@ class Agent:
         return self._uploaders.get(uri)
 
     def breakers(self) -> dict[str, BreakerState]:
-        """Return how the breakers of the spools that were tried stand."""
+        """Return the states of the breakers of all used spools, by URI."""
         return {uri: uploader.breaker.snapshot() for uri, uploader in self._uploaders.items()}
 
-    def _forget(self, seen: set[Path], kept: list[WaitingSegment]) -> None:
-        """Keep no memory of what is gone."""
-        there = {item.file.path for item in kept}
-        self._first_seen = {path: since for path, since in self._first_seen.items() if path in there}
-        self._meant_for = {folder: uri for folder, uri in self._meant_for.items() if folder in seen}
+    def _clear_caches(self, seen: set[Path], left_segments: list[WaitingSegment]) -> None:
+        """Drop cached facts about deleted streams and segments."""
+        paths = {item.file.path for item in left_segments}
+        self._first_seen = {path: since for path, since in self._first_seen.items() if path in paths}
+        self._destinations = {folder: uri for folder, uri in self._destinations.items() if folder in seen}
         self.gaps.forget(seen)
 
-    def _figures(self, kept: list[WaitingSegment], counts: "Counter[str]") -> AgentMetrics:
+    def _figures(self, left_segments: list[WaitingSegment], counts: "Counter[str]") -> AgentMetrics:
         before = self.figures
         uploaders = self._uploaders.values()
         return AgentMetrics(
-            queue_segments=len(kept),
-            queue_bytes=sum(item.size_bytes for item in kept),
-            lag_s=max((item.age_s for item in kept), default=0.0),
+            queue_segments=len(left_segments),
+            queue_bytes=sum(item.size_bytes for item in left_segments),
+            lag_s=max((item.age_s for item in left_segments), default=0.0),
             streams=counts["alive"],
             breaker_open=int(any(uploader.breaker.state != "closed" for uploader in uploaders)),
             retries=sum(uploader.retries for uploader in uploaders),
@@ -280,17 +284,17 @@ class Agent:
 
 
 @contextlib.contextmanager
-def _taken_over(folder: Path, keys: SealingKeys) -> "Iterator[AbandonedStream | None]":
-    """Hold a dead process's stream for the block; None if the process lives or somebody else has taken it over."""
+def _adopted(folder: Path, keys: SealingKeys) -> "Iterator[AbandonedStream | None]":
+    """Adopt a dead process's stream for the block; None if the owner is alive or the stream is adopted already."""
     name = StreamName.of(folder)
     try:
         orphaned = name is not None and is_orphan(folder, name.incarnation)
-    except OSError:  # removed meanwhile, or not ours to open
+    except OSError:  # deleted meanwhile, or not accessible
         orphaned = False
     if not orphaned:
         yield None
         return
-    from ranklake.capture.recording.recovery import adopted  # numpy and pyarrow: most looks seal nothing
+    from ranklake.capture.recording.recovery import adopted  # imports numpy and pyarrow, which are rarely needed
 
     with adopted(folder, keys) as orphan:
         yield orphan

@@ -1,4 +1,4 @@
-"""Agent metrics: the agent's own metrics, as telemetry rows and in the text format of Prometheus."""
+"""Agent metrics: metrics of the agent, as telemetry rows and in Prometheus' text format."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,24 +14,24 @@ from ranklake.capture.spool.stream import META_FILE
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """What one look at the local spool did.
+    """Result of handling all streams of a local spool once.
 
     Attributes
     ----------
     streams
-        Of dead processes, taken over.
+        Adopted streams of dead processes.
     segments, rows, packs
-        Uploaded, and in how many objects.
+        Uploaded segments, their rows, and the objects that contain them.
     fallback
-        Of the segments, those that went to the fallback spool.
+        Segments sent to the fallback spool.
     left
-        Segments that should have been uploaded and could not be.
+        Due segments that could not be uploaded.
     alive, foreign
-        Streams that are being written; streams meant for another spool, which are passed by.
+        Streams of live processes, and skipped streams with another spool as destination.
     others
-        Streams of other users, which are passed by, too.
+        Skipped streams of other users.
     failure
-        Why the last upload failed; empty if none did.
+        Reason of the last failed upload; empty if none failed.
     troubles
         One line for each stream that could not be finished.
     """
@@ -54,22 +54,22 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(slots=True)
 class AgentMetrics:
-    """The agent's figures at the end of a look.
+    """The agent's metrics.
 
     Attributes
     ----------
     queue_segments, queue_bytes, lag_s
-        Sealed segments that wait: how many, of what size, and the age of the oldest.
+        Unsent segments: number, size, and age of the oldest.
     streams
-        Streams that living processes write.
+        Streams of live processes.
     breaker_open
-        1 while a circuit breaker holds uploads back.
+        1 while a circuit breaker is open.
     retries, packs, sent_segments, sent_bytes, fallback_segments
-        Counted since the agent began; the last of them went to the fallback spool.
+        Counters since the agent's start; `fallback_segments` are those sent to the fallback spool.
     gap_rows
-        Rows that could not be recorded, as the streams say that the agent has seen since it began.
+        Rows that could not be recorded, in all streams read since the agent's start.
     gaps
-        The same by (table, reason).
+        These rows by (table, reason).
     """
 
     queue_segments: int = 0
@@ -105,11 +105,11 @@ COUNTERS: Final = {
     ),
     "agent/gap_rows": ("gap_rows", "", "Rows that the node's processes could not record."),
 }
-"""Per metric: the figure's name, its name for Prometheus, and what it is."""
+"""By metric: attribute of `AgentMetrics`, name for Prometheus, and help text."""
 
 
 def prometheus(figures: AgentMetrics) -> str:
-    """Return the figures in Prometheus' text format, version 0.0.4."""
+    """Return the metrics in Prometheus' text format, version 0.0.4."""
     lines: list[str] = []
     for kind, family in (("gauge", GAUGES), ("counter", COUNTERS)):
         for figure, name, doc in family.values():
@@ -127,14 +127,14 @@ def _label(value: str) -> str:
 
 
 class GapCount:
-    """Counts the gaps that streams write down, reading of each meta.frames only what is new.
+    """Counts the gaps that streams have recorded; reads only the new part of each meta.frames.
 
     Attributes
     ----------
     rows
-        Gaps by (table, reason), without what was sampled out.
+        Gaps by (table, reason), without rows that were sampled out.
     read
-        How far each stream was read, in bytes.
+        Position in bytes up to which each stream was read.
     """
 
     def __init__(self, read: Mapping[Path, int] | None = None) -> None:
@@ -142,7 +142,7 @@ class GapCount:
         self.read = dict(read or {})
 
     def look(self, folder: Path) -> None:
-        """Count what a stream has written down since the last look. Raises `OSError`."""
+        """Add the gaps that a stream has recorded since the last call. Raises `OSError`."""
         at = self.read.get(folder, 0)
         with open(open_regular(folder / META_FILE), "rb") as file:  # noqa: PTH123 - a descriptor
             file.seek(at)
@@ -164,7 +164,7 @@ class GapCount:
         except (KeyError, TypeError, ValueError):  # a frame of a later version
             return
 
-    def forget(self, there: Iterable[Path]) -> None:
-        """Keep no memory of streams that are gone; what they counted stays counted."""
-        folders = set(there)
+    def forget(self, existing: Iterable[Path]) -> None:
+        """Drop the positions of streams that no longer exist; their counts are kept."""
+        folders = set(existing)
         self.read = {folder: at for folder, at in self.read.items() if folder in folders}

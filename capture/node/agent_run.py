@@ -1,7 +1,7 @@
-"""Agent run: the agent's own run, which is written without numpy, pyarrow or threads of its own.
+"""Agent run: the agent's own run, which is recorded without numpy, pyarrow and further threads.
 
-A run of `start` seals what it records. This one hands its stream over, every few minutes, as a process does that ends:
-it is then adopted, sealed and sent like any other, by a `WorkerTask`, and the next row opens another stream.
+A run of `start` seals its own rows. This run closes its stream every few minutes instead, as if the process had ended.
+A `WorkerTask` then adopts, seals and sends the stream, and the next row opens a new one.
 """
 
 import contextlib
@@ -32,74 +32,76 @@ from ranklake.capture.training.run import Run
 from ranklake.segments.segment import AGENT_JOB
 
 ANCHOR_EVERY_S: Final = 10.0
-"""How often times are noted, and what was recorded is brought to the disk; a killed process loses nothing of it."""
+"""Time between anchors, and between syncs to disk."""
 HAND_OVER_S: Final = 300.0
-"""How long the agent's own rows wait to be sealed, unless told otherwise."""
+"""Default time until the agent's own rows are sealed."""
 _FILE_BYTES: Final = {"scalars": 1 << 16, "rows": 1 << 16, "intervals": 1 << 14, "spans": 1 << 14}
 
 
 class AgentRun:
-    """A run named ``ranklake-agent-<host>-<time of its start>``: each start of an agent is a run of its own.
+    """A run named ``ranklake-agent-<host>-<start time>``. Each start of an agent is a new run.
 
     Parameters
     ----------
     root
         The local spool.
     spool
-        Where the segments go.
+        Destination of segments.
     hand_over_s
-        How long rows wait to be sealed.
+        Seconds until rows are sealed.
 
     Attributes
     ----------
     run
-        Records. Only the thread that calls `tick` may use it.
+        The run. Only the thread that calls `tick` may use it.
     """
 
     def __init__(
         self, root: Path, spool: str, settings: CaptureSettings | None = None, *, hand_over_s: float = HAND_OVER_S
     ) -> None:
-        # One thread writes, and nobody seals here: values that find no room cannot be folded.
-        chosen = replace(settings or CaptureSettings(), shards="never", backpressure="drop_newest", sampling="")
-        masks = row_masks(chosen, lambda _, message: LOGGER.warning("ranklake: %s", message))
+        # A single thread writes, and no sealer runs, so values that exceed the budget cannot be aggregated.
+        capture_settings = replace(
+            settings or CaptureSettings(), shards="never", backpressure="drop_newest", sampling=""
+        )
+        masks = row_masks(capture_settings, lambda _, message: LOGGER.warning("ranklake: %s", message))
         host = masks.masked_text("runs", "host", socket.gethostname())
         host = re.sub(r"[^A-Za-z0-9._-]", "-", host)[:64]
         began = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
         launch = Launch(run=f"{AGENT_JOB}-{host}-{began}", local_world_size=1, node_count=1)
-        self._recorder = Recorder(root, launch, spool, chosen, _FILE_BYTES)
+        self._recorder = Recorder(root, launch, spool, capture_settings, _FILE_BYTES)
         for lane in self._recorder.slots.values():
             assert isinstance(lane, Lane)
             lane.alone = True
         self.run = Run(launch, self._recorder)
-        self._recorder.records["runs"].append(time.monotonic_ns(), run_row(launch, AGENT_JOB, {}, chosen))
+        self._recorder.records["runs"].append(time.monotonic_ns(), run_row(launch, AGENT_JOB, {}, capture_settings))
         self.run.event("run_start")
-        # Something is sealed in each such interval: a node of which nothing comes for long is silent.
+        # A segment is sealed in each such interval; a node without one for longer counts as silent.
         self.run.event("rank_start", launcher=launch.launcher, world_size=launch.world_size, interval_s=hand_over_s)
         self._hand_over_s = hand_over_s
         now = time.monotonic()
         self._next_anchor, self._next_hand_over = now, now + hand_over_s
 
     def tick(self) -> bool:
-        """Do what is due; True if the stream was handed over. Nothing is raised: troubles are reported once."""
+        """Do the work that is due; return whether the stream was closed for sealing. Errors are logged once."""
         now = time.monotonic()
-        handed_over = False
+        is_handed_over = False
         if now >= self._next_anchor:
             self._next_anchor = now + ANCHOR_EVERY_S
-            self._attempt("noting the time", self._note)
+            self._attempt("recording an anchor", self._note)
         if now >= self._next_hand_over:
             self._next_hand_over = now + self._hand_over_s
             self._attempt("handing over", self._recorder.hand_over)
-            handed_over = True
-        return handed_over
+            is_handed_over = True
+        return is_handed_over
 
     def sample_writer(self, samplers: Sequence[Sampler]) -> SampleWriter:
-        """Return what writes what samplers give into the run."""
+        """Return a writer that records the samples of samplers in the run."""
         rows, slots = self.run.rows, self.run.slots
         assert slots is not None
         return SampleWriter(rows.sink, rows.events, slots.meter, samplers)
 
     def close(self) -> None:
-        """End the run; what it recorded is adopted by whoever looks next."""
+        """End the run; the next worker adopts its stream."""
         self.run.close()
 
     def _attempt(self, doing: str, work: Callable[[], object]) -> None:
@@ -115,7 +117,7 @@ class AgentRun:
             recorder.note_time()
             stream = recorder.require()
             recorder.sync()
-            # All that this run left in the local spool counts, not the present stream alone.
+            # Count all streams of this run in the local spool, not only the current one.
             recorder.budget.look(*(path for path in stream.folder.parent.iterdir() if path.is_dir()))
 
 
@@ -123,12 +125,12 @@ EVERY_S: Final = 60.0
 
 
 class SelfMetrics:
-    """Keeps the figures in a run, by one thread.
+    """Records the agent's metrics in a run.
 
     Parameters
     ----------
     every_s
-        Least time between two entries.
+        Shortest time between two records.
     """
 
     def __init__(self, run: Run, *, every_s: float = EVERY_S) -> None:
@@ -141,7 +143,7 @@ class SelfMetrics:
         ]
 
     def note(self, figures: AgentMetrics) -> None:
-        """Record the figures, if the last entry is old enough. Nothing is raised."""
+        """Record the metrics if `every_s` has passed. Nothing is raised."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._every_s
@@ -150,19 +152,19 @@ class SelfMetrics:
 
 
 IDLE_S: Final = 10.0
-"""Time between ticks of an agent that samples nothing but its own figures."""
+"""Time between ticks of an agent that records only its own metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What to sample.
+    """The sources to sample.
 
     Attributes
     ----------
     hardware
-        The node's GPUs and the host.
+        Whether to sample the node's GPUs and the host.
     every_s, scrape_every_s
-        Time between samples; between reads of a page.
+        Time between samples, and between reads of a page.
     scrape
         URLs of pages in Prometheus' text format.
     """
@@ -174,21 +176,21 @@ class Sources:
 
 
 def samplers(sources: Sources, holders: Holders, root: Path) -> list[Sampler]:
-    """Return what these sources are sampled by."""
-    chosen: list[Sampler] = []
+    """Return the samplers of these sources."""
+    capture_settings: list[Sampler] = []
     if sources.hardware:
-        chosen.append(HostSampler(holders, root))
-        chosen.append(gpus(holders, wherever=True))
-    chosen += [PrometheusSampler(url, holders, sources.scrape_every_s) for url in sources.scrape]
-    return chosen
+        capture_settings.append(HostSampler(holders, root))
+        capture_settings.append(gpus(holders, wherever=True))
+    capture_settings += [PrometheusSampler(url, holders, sources.scrape_every_s) for url in sources.scrape]
+    return capture_settings
 
 
 def sample(root: Path, spool: str, sources: Sources, monitor: SpoolMonitor, over: threading.Event) -> None:
-    """Record the agent's figures and samples in a run of its own until it is over. Nothing is raised."""
+    """Record the agent's metrics and samples in a run until `over` is set. Nothing is raised."""
     try:
         _sample(root, spool, sources, monitor, over)
-    except Exception as error:  # noqa: BLE001 - a bug of ours: what ranks record is sent all the same
-        LOGGER.warning("ranklake: the node is not sampled any more: %s: %s", type(error).__name__, error)
+    except Exception as error:  # noqa: BLE001 - a bug: the agent must continue to send segments
+        LOGGER.warning("ranklake: the node is no longer sampled: %s: %s", type(error).__name__, error)
 
 
 def _sample(root: Path, spool: str, sources: Sources, monitor: SpoolMonitor, over: threading.Event) -> None:
@@ -201,7 +203,7 @@ def _sample(root: Path, spool: str, sources: Sources, monitor: SpoolMonitor, ove
         writer.tick()
         metrics.note(monitor.figures)
         node.tick()
-        due = max(due + every_s, time.monotonic())  # a tick that took long is not made up for
+        due = max(due + every_s, time.monotonic())  # missed ticks are not repeated
         over.wait(due - time.monotonic())
     writer.close()
     node.close()

@@ -1,4 +1,4 @@
-"""Endpoint: answers over HTTP, on the loopback address unless another is asked for: metrics, health, a live page."""
+"""Endpoint: an HTTP server for metrics, health and a live page, by default on the loopback address."""
 
 import contextlib
 import socket
@@ -15,11 +15,11 @@ _SLOWEST_CLIENT_S: Final = 5.0
 
 
 class PortInUseError(RanklakeError):
-    """The port to listen on is taken or forbidden."""
+    """The port is in use or forbidden."""
 
 
 class Answer(NamedTuple):
-    """What a request gets."""
+    """The response to a request."""
 
     content_type: str
     body: bytes
@@ -27,21 +27,21 @@ class Answer(NamedTuple):
 
 
 class Endpoint:
-    """Answers at http://<host>:<port>/ until it is closed.
+    """Serves http://<host>:<port>/ until it is closed.
 
     Parameters
     ----------
     port
-        0 takes any that is free; `port` then says which.
+        Port to listen on; 0 selects a free port, which the attribute `port` contains.
     answer
-        Called with the path and query of each request, in a thread of its own; None is not found.
+        Called with the path and query of each request, each in a separate thread. None means not found.
     host
-        Address to listen at; whoever reaches another than loopback's gets the same answers.
+        Address to listen on. Clients are not authenticated, also on other addresses than loopback.
 
     Raises
     ------
     PortInUseError
-        The port is taken or forbidden, or there is no such address here.
+        The port is in use or forbidden, or this host does not have the address.
     """
 
     def __init__(self, port: int, answer: Callable[[str], Answer | None], host: str = ADDRESS) -> None:
@@ -98,8 +98,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
-        with contextlib.suppress(ConnectionError):  # whoever asked has left
+        with contextlib.suppress(ConnectionError):  # the client has disconnected
             self.wfile.write(answer.body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: stdout and stderr are the program's own."""
+        """Log nothing, because stdout and stderr belong to the program."""

@@ -1,13 +1,13 @@
-"""Fallback spool: where a node's segments go while its spool is away, so that its disk need not hold a long outage.
+"""Fallback spool: takes a node's segments while its spool is unreachable, so that they do not fill the local disk.
 
     first spool  ◀──PUT fails for `after_s`──  agent  ──▶  fallback spool
          ▲                                                      │
          └──────────── ingest moves each object, unchanged ─────┘
 
-A segment goes to one of the two: copies in both would double the bytes on every day without an outage. It may still be
-in both, if the first stored a PUT without confirming it, or the agent was killed before it noted the
-confirmation. Ingest stores a slot once, wherever it comes from. The agent tries the first again as the breaker lets it,
-and goes back with the first success. Readers of a spool (ingest, replay, erasure, lineage) read the first alone.
+A segment is sent to one of both spools, because copies in both would double the bytes on days without an outage. It may
+still be in both, if the first spool stored a PUT without confirming it, or the agent was killed before it recorded the
+confirmation. Ingest stores each slot once. The agent tries the first spool again as the breaker allows, and returns to
+it after the first success. Readers of a spool (ingest, replay, erasure, lineage) read only the first spool.
 """
 
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ class Fallback:
     Attributes
     ----------
     uri
-        Where it is; empty if there is none.
+        URI; empty if there is none.
     storage_options
-        Handed to fsspec.
+        Options for fsspec.
     after_s
-        Seconds that the first spool fails before segments go here.
+        Seconds that the first spool must have failed before the fallback is used.
     """
 
     uri: str = ""
@@ -36,5 +36,5 @@ class Fallback:
     after_s: float = 600.0
 
     def replaces(self, first: BreakerState) -> bool:
-        """Whether segments go here now, by the state of the first spool's breaker."""
+        """Whether segments are sent to the fallback now, by the state of the first spool's breaker."""
         return bool(self.uri) and first.wait_s > 0 and first.away_s >= self.after_s

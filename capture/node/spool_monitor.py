@@ -1,6 +1,6 @@
-"""Spool monitor: finds what is due in a local spool, without sealing or sending anything.
+"""Spool monitor: checks whether segments of a local spool are due, without sealing or sending any.
 
-It needs neither pyarrow nor the store's client, so the agent's process stays small; what is due a `WorkerTask` does.
+It needs neither pyarrow nor the store's client, so the agent's process stays small. A `WorkerTask` seals and sends.
 """
 
 import contextlib
@@ -20,19 +20,19 @@ from ranklake.capture.spool.owner import HELD, Owner, is_orphan
 from ranklake.capture.spool.stream_files import SealedFile, StreamName, open_files, ready_files, sealed_files, streams
 
 LONGEST_REST_S: Final = 60.0
-"""Longest time between tries at a stream that cannot be finished."""
+"""Longest time between attempts at a stream that cannot be finished."""
 
 
 @dataclass(slots=True)
 class _Backoff:
-    """How often something was tried in vain, and until when it is left alone."""
+    """Number of failed attempts, and the time before which no further attempt is made."""
 
-    tries: int = 0
+    failures: int = 0
     until: float = 0.0
 
-    def again(self) -> None:
-        self.until = time.monotonic() + min(LONGEST_REST_S, 2.0**self.tries)
-        self.tries += 1
+    def add_failure(self) -> None:
+        self.until = time.monotonic() + min(LONGEST_REST_S, 2.0**self.failures)
+        self.failures += 1
 
 
 @dataclass
@@ -42,16 +42,16 @@ class SpoolMonitor:
     Parameters
     ----------
     root, spool, pack_every_s, fallback
-        As `ranklake.capture.node.agent.Agent` has them.
+        As in `ranklake.capture.node.agent.Agent`.
 
     Attributes
     ----------
     figures
-        As of the last look.
+        Metrics at the last call of `look`.
     alive, foreign
-        Streams that are being written, and those meant for another spool, at the last look.
+        Streams of live processes, and streams with another spool as destination, at the last call of `look`.
     holders
-        Living processes that record, by pid, at the last look.
+        Live recording processes by pid, at the last call of `look`.
     """
 
     root: Path
@@ -66,12 +66,12 @@ class SpoolMonitor:
     _owners: dict[Path, Owner | None] = field(default_factory=dict)
     _first_seen: dict[Path, float] = field(default_factory=dict)
     _breaker_states: dict[str, BreakerState] = field(default_factory=dict)
-    _stood_at: float = 0.0
+    _states_at: float = 0.0
     _rests: dict[Path, _Backoff] = field(default_factory=dict)
     _rest: _Backoff = field(default_factory=_Backoff)
 
     def look(self) -> bool:
-        """Look at all streams; return whether anything is to be sealed or sent now. Never raises for one stream."""
+        """Check all streams; return whether segments must be sealed or sent now. Errors of streams are not raised."""
         self.alive = self.foreign = 0
         due = False
         ages: list[float] = []
@@ -81,7 +81,7 @@ class SpoolMonitor:
         holders: dict[int, StreamName] = {}
         for folder in streams(self.root, may_serve):
             seen.add(folder)
-            with contextlib.suppress(OSError):  # finished and removed meanwhile
+            with contextlib.suppress(OSError):  # finished and deleted meanwhile
                 due |= self._look_at(folder, ages, sizes, files_seen, holders)
         due |= any(size >= PACK_BYTES and not self._rests_store(uri) for uri, size in sizes.items())
         self._first_seen = {path: since for path, since in self._first_seen.items() if path in files_seen}
@@ -105,13 +105,13 @@ class SpoolMonitor:
         seen: set[Path],
         holders: dict[int, StreamName],
     ) -> bool:
-        """Look at one stream; return whether it makes a worker process due. Raises `OSError`."""
+        """Check one stream; return whether it needs a worker process now. Raises `OSError`."""
         name = StreamName.of(folder)
         assert name is not None
         own = HELD.has(name.incarnation)
         mine = is_mine(folder)
         owner = None if own else self._owner(folder)
-        # Another user's stream is looked at here and no more: whoever takes it over does so with that user's rights.
+        # Another user's stream is only checked here; a worker adopts it with that user's rights.
         dead = not own and (is_orphan(folder, name.incarnation) if mine else owner is None or not owner.runs())
         if owner is not None and not dead:
             holders[owner.pid] = name
@@ -120,33 +120,32 @@ class SpoolMonitor:
             self.foreign += 1
             return False
         self.alive += not dead
-        with contextlib.suppress(OSError):  # a worker process reports a damaged one
+        with contextlib.suppress(OSError):  # a worker process reports damaged streams
             self._gaps.look(folder)
-        waiting = ready_files(folder)
-        waits = False
-        for file in waiting:
+        is_due = False
+        for file in ready_files(folder):
             with contextlib.suppress(FileNotFoundError):  # its process has sent it meanwhile
                 sizes[uri] += file.path.stat().st_size
                 age = self._age_s(file)
                 ages.append(age)
                 seen.add(file.path)
-                waits |= age >= self.pack_every_s
+                is_due |= age >= self.pack_every_s
         may_go = bool(uri) and not self._rests_store(uri)
         if not dead:
-            return waits and may_go
+            return is_due and may_go
         if time.monotonic() < self._rests.setdefault(folder, _Backoff()).until:
             return False
         return may_go or not sealed_files(folder) or bool(open_files(folder))
 
-    def reported(self, report: WorkerResult) -> None:
-        """Note what a worker process has done."""
+    def add_result(self, report: WorkerResult) -> None:
+        """Add the result of a worker process."""
         now = time.monotonic()
-        self._breaker_states, self._stood_at = self.breaker_states() | dict(report.breaker_states), now
+        self._breaker_states, self._states_at = self.breaker_states() | dict(report.breaker_states), now
         for folder, rest in self._rests.items():
-            if folder.exists() and rest.until <= now:  # it was tried, and is still there
-                rest.again()
+            if folder.exists() and rest.until <= now:  # the worker tried it, and it still exists
+                rest.add_failure()
         if report.failed:
-            self._rest.again()
+            self._rest.add_failure()
         else:
             self._rest = _Backoff()
         figures, done = self.figures, report.done
@@ -159,12 +158,12 @@ class SpoolMonitor:
         self._gaps.read.update({Path(folder): at for folder, at in report.read.items()})
 
     def breaker_states(self) -> dict[str, BreakerState]:
-        """Return how the breakers stand now."""
-        passed = time.monotonic() - self._stood_at
+        """Return the current states of the breakers by URI."""
+        passed = time.monotonic() - self._states_at
         return {uri: state.later(passed) for uri, state in self._breaker_states.items()}
 
     def read(self) -> dict[str, int]:
-        """Return how far each stream was read for its gaps."""
+        """Return the position in bytes up to which each stream was read for gaps."""
         return {str(folder): at for folder, at in self._gaps.read.items()}
 
     def _rests_store(self, uri: str) -> bool:
@@ -175,11 +174,11 @@ class SpoolMonitor:
 
     def _age_s(self, file: SealedFile) -> float:
         now = time.monotonic()
-        seen_for = now - self._first_seen.setdefault(file.path, now)  # beside the wall clock, which may step
+        seen_for = now - self._first_seen.setdefault(file.path, now)  # in addition to the wall clock, which may be set
         return max(seen_for, time.time() - file.path.stat().st_mtime)
 
     def _owner(self, folder: Path) -> Owner | None:
-        """Return what owner.json says; this process's own must not be asked for. Raises `OSError`."""
+        """Return the content of owner.json. Must not be called for a stream of this process. Raises `OSError`."""
         if folder not in self._owners:
             self._owners[folder] = Owner.read(folder)
         return self._owners[folder]

@@ -1,10 +1,10 @@
-"""Worker: one scan of the agent's local spool, in a process of its own that ends when it is done.
+"""Worker: seal and send the segments of the agent's local spool once, in a short-lived process.
 
-    agent's process: light, lives long ──what to do, as JSON, on stdin──▶ worker: numpy, pyarrow, the store's client
-                                       ◀──what was done, on stdout──────
+    agent's process: small, long-lived ──task as JSON on stdin────▶ worker: numpy, pyarrow, the store's client
+                                       ◀──result as JSON on stdout──
 
-Sealing and uploading need libraries that take more memory than the agent may have, for a second each minute; a process
-that ends gives all of it back (decision 028). Killed anywhere, a worker process leaves what any killed process does.
+Sealing and uploading take a second each minute, but need more memory than the agent may use. When the worker process
+ends, all its memory is freed (decision 028). After a kill of the worker, another worker continues.
 """
 
 import json
@@ -24,25 +24,26 @@ from ranklake.capture.node.agent_metrics import GapCount, PassResult
 from ranklake.capture.node.fallback import Fallback
 from ranklake.capture.recording.breaker import BreakerState
 
-_LOOK_S: Final = 0.2
+_POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """What is to be done.
+    """The task of a worker process.
 
     Attributes
     ----------
     root, spool, storage_options
-        As the agent has them. They go by a pipe: command lines are for all to read, and options may hold credentials.
+        As in the agent. They are passed through a pipe, because other users can read command lines, and options may
+        contain credentials.
     encryption_key, signing_key
-        Where the keys are.
+        Sources of the keys.
     breaker_states
-        How the breakers of the spools stand, by URI.
+        States of the spools' breakers, by URI.
     read
-        How far each stream was read for its gaps, in bytes.
+        Position in bytes up to which each stream was read for gaps.
     fallback
-        Where segments go while the spool is away.
+        Spool for segments while the first one is unreachable.
     """
 
     root: str
@@ -55,12 +56,12 @@ class WorkerTask:
     fallback: Fallback = field(default_factory=Fallback)
 
     def to_json(self) -> str:
-        """Return it as JSON."""
+        """Return the task as JSON."""
         return json.dumps(asdict(self), default=str)
 
     @classmethod
     def from_json(cls, raw: str) -> Self:
-        """Read it back. Raises `ValueError`, `TypeError`."""
+        """Parse a task. Raises `ValueError`, `TypeError`."""
         facts: dict[str, Any] = json.loads(raw)
         breaker_states = {uri: BreakerState(**state) for uri, state in facts.pop("breaker_states").items()}
         fallback = Fallback(**facts.pop("fallback"))
@@ -74,17 +75,17 @@ class WorkerResult:
     Attributes
     ----------
     done
-        What the look did.
+        Counts of streams and segments.
     retries, sent_bytes
-        Uploads that failed, and size of those that did not.
+        Number of failed uploads, and size of the successful ones.
     breaker_states
-        How the breakers stand now.
+        States of the breakers afterwards.
     gaps
         New gaps: table, reason, rows.
     read
-        How far each stream was read for them, in bytes.
+        Position in bytes up to which each stream was read for gaps.
     failed
-        True if the task itself came to nothing.
+        Whether the worker process itself failed.
     """
 
     done: PassResult
@@ -96,12 +97,12 @@ class WorkerResult:
     failed: bool = False
 
     def to_json(self) -> str:
-        """Return it as JSON."""
+        """Return the result as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, raw: str) -> Self:
-        """Read it back. Raises `ValueError`, `TypeError`, `KeyError`."""
+        """Parse a result. Raises `ValueError`, `TypeError`, `KeyError`."""
         facts: dict[str, Any] = json.loads(raw)
         done = facts.pop("done")
         breaker_states = {uri: BreakerState(**state) for uri, state in facts.pop("breaker_states").items()}
@@ -109,8 +110,8 @@ class WorkerResult:
 
 
 def run(task: WorkerTask, stop: threading.Event) -> WorkerResult:
-    """Do it: adopt what is dead, and send all that is sealed."""
-    # Not before a task is run: the agent's process imports this module, and must stay light.
+    """Run a task: adopt streams of dead processes, and send all sealed segments."""
+    # Not at the top: the agent's process imports this module, and must stay small.
     from ranklake.capture.node.agent import Agent
     from ranklake.capture.sealing.keys import SealingKeys
 
@@ -136,12 +137,12 @@ def run(task: WorkerTask, stop: threading.Event) -> WorkerResult:
 
 
 def send(task: WorkerTask, stop: threading.Event, grace_s: float) -> WorkerResult:
-    """Have it run by a process of its own; nothing is raised for what becomes of that.
+    """Run a task in a new process and return its result. Errors of the process are in the result, not raised.
 
     Parameters
     ----------
     stop
-        Ends it: politely, and after `grace_s` by SIGKILL.
+        When set, ends the process by SIGTERM, and after `grace_s` by SIGKILL.
     """
     command = [sys.executable, "-m", "ranklake.capture.node.worker"]
     request: str | None = task.to_json()
@@ -155,7 +156,7 @@ def send(task: WorkerTask, stop: threading.Event, grace_s: float) -> WorkerResul
     reply = ""
     while True:
         try:
-            reply, _ = process.communicate(request, timeout=_LOOK_S)
+            reply, _ = process.communicate(request, timeout=_POLL_S)
             break
         except subprocess.TimeoutExpired:
             request = None
@@ -167,8 +168,8 @@ def send(task: WorkerTask, stop: threading.Event, grace_s: float) -> WorkerResul
     try:
         return WorkerResult.from_json(reply)
     except (ValueError, TypeError, KeyError):
-        how = f"ended with status {process.returncode}"
-        troubles = () if stop.is_set() else (f"{task.root}: the process that sends {how}",)
+        problem = f"the process that sends ended with status {process.returncode}"
+        troubles = () if stop.is_set() else (f"{task.root}: {problem}",)
         return WorkerResult(PassResult(troubles=troubles), failed=True)
 
 

@@ -1,1 +1,1 @@
-"""Recording: the recorder of one process and the threads that look after it."""
+"""Recording: the recorder of one process, and the threads that seal, upload and recover."""

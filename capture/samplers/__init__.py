@@ -1,1 +1,1 @@
-"""Samplers: what hardware, host and other exporters say of themselves, read on an interval into rows."""
+"""Samplers: read GPUs, the host and Prometheus pages at intervals, as rows."""

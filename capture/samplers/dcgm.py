@@ -1,7 +1,7 @@
-"""DCGM: a page of dcgm-exporter as rows of ``gpu_samples``, by the table ``dcgm.csv``.
+"""DCGM: convert pages of dcgm-exporter to rows of ``gpu_samples``, by the table ``dcgm.csv``.
 
-Sources: dcgm_fields.h of NVIDIA's DCGM for fields and units (times of violations are in ns, whatever the help text of
-the exporter says), dcgm_structs.h for the values that stand for none.
+Sources: NVIDIA's dcgm_fields.h for fields and units, and dcgm_structs.h for blank values. Times of violations are in
+ns, contrary to the help text of the exporter.
 """
 
 import csv
@@ -32,13 +32,13 @@ LABELS: Final = {
     "DCGM_FI_DEV_SERIAL": "serial_number",
     "DCGM_FI_DEV_VBIOS_VERSION": "vbios_version",
 }
-"""Columns that labels fill."""
+"""Columns by the label that contains their value."""
 _NUMBERS: Final = frozenset({"device_index", "mig_gpu_instance"})
 
 
 @dataclass(frozen=True, slots=True)
 class MetricMapping:
-    """What becomes of a metric: the column, what its values are multiplied by, and how they combine (DCGM's word)."""
+    """Mapping of a metric: column, factor and unit of its values, and kind (gauge or counter, as in DCGM)."""
 
     column: str
     factor: float
@@ -46,7 +46,7 @@ class MetricMapping:
     kind: str
 
     def value(self, raw: float) -> Any:  # noqa: ANN401 - of the column's type
-        """Return a value in the column's unit and type."""
+        """Return a value converted to the column's unit and type."""
         if self.unit == "bits":
             return clock_reasons(int(raw))
         if self.unit == "truth":
@@ -56,7 +56,7 @@ class MetricMapping:
 
 
 def load_table() -> dict[str, MetricMapping]:
-    """Return the table by the metrics' names; the exporter's own lists have names with a space behind them."""
+    """Return the table by metric. Names are stripped, because the exporter's lists have names with trailing spaces."""
     text = files("ranklake.capture.samplers").joinpath("dcgm.csv").read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines())
     return {
@@ -66,7 +66,7 @@ def load_table() -> dict[str, MetricMapping]:
 
 
 def readings(samples: list[ExposedSample], table: Mapping[str, MetricMapping]) -> Iterator[tuple[str, Reading]]:
-    """Yield each device, or MIG instance, of a page by its key, with what the page says of it."""
+    """Yield the key and the values of each device, or MIG instance, of a page."""
     by_device: dict[str, Reading] = {}
     for sample in samples:
         mapped = table.get(sample.name)
@@ -76,22 +76,22 @@ def readings(samples: list[ExposedSample], table: Mapping[str, MetricMapping]) -
         reading = by_device.get(key)
         if reading is None:
             reading = by_device[key] = Reading(source="dcgm", **_identity(sample.labels))
-        why = blank(sample.value)
-        if not why and mapped.unit == "bits" and not 0 <= sample.value < 1 << 64:
-            why = OUT_OF_RANGE
-        if why:
-            reading.unavailable[mapped.column] = why
+        problem = blank_reason(sample.value)
+        if not problem and mapped.unit == "bits" and not 0 <= sample.value < 1 << 64:
+            problem = OUT_OF_RANGE
+        if problem:
+            reading.unavailable[mapped.column] = problem
         else:
             reading.columns[mapped.column] = mapped.value(sample.value)
     yield from by_device.items()
 
 
-def blank(value: float) -> str:
-    """Return why a value stands for none; empty if it is one."""
+def blank_reason(value: float) -> str:
+    """Return the reason that a blank value encodes; empty for a real value."""
     if not math.isfinite(value):
         return "not a number"
     for base in _BLANKS:
-        # Of the largest blanks a float cannot hold the last bits, which say why.
+        # A float cannot represent the last bits of the largest blanks, which encode the reason.
         if value == float(base) or (base < 1 << 53 and 0 < value - base < len(_WHY_BLANK)):
             return _WHY_BLANK[max(0, int(value - float(base)))]
     return ""

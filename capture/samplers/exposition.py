@@ -1,7 +1,7 @@
-"""Exposition: strict parser of the Prometheus text format, version 0.0.4; malformed pages are refused.
+"""Exposition: a strict parser of the Prometheus text format, version 0.0.4, which refuses malformed pages.
 
-Source: https://prometheus.io/docs/instrumenting/exposition_formats/. The parser of prometheus_client does not serve: it
-renames counters whose names lack ``_total``, as DCGM's do, and takes pages that were cut.
+Source: https://prometheus.io/docs/instrumenting/exposition_formats/. The parser of prometheus_client cannot be used: it
+renames counters without ``_total``, such as DCGM's, and accepts truncated pages.
 """
 
 import re
@@ -18,12 +18,12 @@ _PARTS: Final = {"histogram": ("_bucket", "_sum", "_count"), "summary": ("_sum",
 
 
 class NotExpositionError(ValueError):
-    """A page is not in the format; says where, and never what stands there."""
+    """A page is not in the format. The message has the line number, but no content of the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExposedSample:
-    """One sample of a page; `time_ms` since 1970, None where the page does not say."""
+    """One sample of a page. `time_ms` is in ms since 1970; None if the page does not have it."""
 
     name: str
     labels: dict[str, str]
@@ -33,13 +33,13 @@ class ExposedSample:
 
 @dataclass(slots=True)
 class Page:
-    """What a page holds: samples in order, and types of metrics by name."""
+    """A parsed page: samples in order, and types of metrics by name."""
 
     samples: list[ExposedSample] = field(default_factory=list)
     types: dict[str, str] = field(default_factory=dict)
 
     def kind(self, name: str) -> str:
-        """Return how values of a sample's name combine: ``counter`` or ``gauge``."""
+        """Return the kind of a sample's metric: ``counter`` or ``gauge``."""
         if self.types.get(name) == "counter":
             return "counter"
         for type_, suffixes in _PARTS.items():
@@ -49,15 +49,15 @@ class Page:
 
 
 def parse(text: str) -> Page:
-    """Read a page.
+    """Parse a page.
 
     Raises
     ------
     NotExpositionError
-        A line is none of the format's, or the page was cut: its last line does not end.
+        A line is not in the format, or the page is truncated: its last line does not end.
     """
     if not text.endswith("\n"):
-        raise NotExpositionError("the page was cut, or is none" if text else "the page is empty")
+        raise NotExpositionError("the page is truncated, or not in the format" if text else "the page is empty")
     page = Page()
     for number, raw in enumerate(text.split("\n"), 1):
         line = raw.strip(" \t\r")
@@ -73,7 +73,7 @@ def parse(text: str) -> Page:
             raise NotExpositionError(f"line {number} is not in Prometheus' text format")
         page.samples.append(sample)
     if not page.samples:
-        raise NotExpositionError("the page holds no metrics")
+        raise NotExpositionError("the page has no metrics")
     return page
 
 

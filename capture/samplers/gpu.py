@@ -1,4 +1,4 @@
-"""GPU: rows of ``gpu_samples`` from NVML, events for XIDs and for devices that are lost."""
+"""GPU: rows of ``gpu_samples`` from NVML, and events for XIDs and lost devices."""
 
 import socket
 import threading
@@ -24,11 +24,11 @@ from ranklake.capture.samplers.sample import (
 from ranklake.capture.spool.stream_files import StreamName
 
 WAIT_MS: Final = 1000
-"""How long the library may wait at a stretch: at most so late the thread sees that it is to end."""
+"""Longest wait of one library call, and so the longest delay until the thread ends."""
 
 
 class Xid(NamedTuple):
-    """One report; instances are those of a partitioned device, None for a whole one."""
+    """One XID report. Instances are None for a device without MIG."""
 
     at_ns: int
     uuid: str
@@ -43,9 +43,9 @@ class XidWatch:
     Attributes
     ----------
     refused
-        Why devices are not watched, by their handles' places in the list.
+        Reasons why devices are not watched, by index in the list of handles.
     trouble
-        Why nothing is waited for any more; empty while it is.
+        Reason why the thread does not run; empty while it runs.
     """
 
     def __init__(self, nvml: Nvml, handles: list[Any]) -> None:
@@ -81,11 +81,11 @@ class XidWatch:
         return reports
 
     def stop(self) -> None:
-        """Have the thread end; it does within `WAIT_MS`, and nobody waits for it."""
+        """Make the thread end within `WAIT_MS`, without waiting for it."""
         self._stopping.set()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the thread's end."""
+        """Wait for the thread to end."""
         if self._thread is not None:
             self._thread.join(timeout_s)
 
@@ -106,19 +106,25 @@ class XidWatch:
         at_ns = time.monotonic_ns()
         try:
             uuid = text(self._nvml.nvmlDeviceGetUUID(data.device))
-        except self._nvml.NVMLError:  # what is reported may be that it is gone
+        except self._nvml.NVMLError:  # the XID may report that the device is lost
             uuid = ""
-        return Xid(at_ns, uuid, int(data.eventData), _known(data.gpuInstanceId), _known(data.computeInstanceId))
+        return Xid(
+            at_ns,
+            uuid,
+            int(data.eventData),
+            _instance_or_none(data.gpuInstanceId),
+            _instance_or_none(data.computeInstanceId),
+        )
 
     def _free(self) -> None:
-        """By the thread that waits on the set: to free it under a wait is undefined."""
+        """Free the event set. Only the waiting thread may call it, because freeing during a wait is undefined."""
         try:
             self._nvml.nvmlEventSetFree(self._set)
         except self._nvml.NVMLError:
             return
 
 
-def _known(instance: int) -> int | None:
+def _instance_or_none(instance: int) -> int | None:
     return None if instance == 0xFFFFFFFF else int(instance)  # noqa: PLR2004 - all bits: not partitioned
 
 
@@ -133,19 +139,19 @@ class GpuSampler:
     Parameters
     ----------
     nvml
-        The module ``pynvml``, or what stands for it.
+        The module ``pynvml``, or a replacement.
     holders
-        Gives the processes that record here.
+        Returns the recording processes of this host.
     root
-        Where /proc is found.
+        Folder with /proc.
 
     Notes
     -----
-    At each tick: utilisation, memory, clocks, power, energy, heat, what holds the clocks down, NVLink's counters, GPM.
-    Each 10 s, since they take a lock of the driver's or firmware's time: processes, ECC, links, limits. Each 60 s:
-    what hardly changes. Between, those columns are NULL; who holds the device is as of the last look.
+    At each tick: utilization, memory, clocks, power, energy, temperature, reasons of low clocks, NVLink counters, GPM.
+    Every 10 s: processes, ECC, links, limits, which take a lock of the driver or time of the firmware. Every 60 s:
+    values that hardly change. In between, these columns are NULL, except the holder of the device, which is repeated.
 
-    A driver that is not there is asked for again each 60 s, as are devices that are lost.
+    A missing driver and lost devices are tried again every 60 s.
     """
 
     def __init__(self, nvml: Nvml, holders: Holders, root: str = "/") -> None:
@@ -162,7 +168,7 @@ class GpuSampler:
         self._slow_ns = self._rare_ns = self._again_ns = 0
 
     def sample(self, now_ns: int) -> Iterator[Row]:
-        """Yield a row for each device that answers, and events for what happened."""
+        """Yield a row for each device that answers, and events for XIDs and lost devices."""
         if (self._devices is None or self._lost or self._absent) and now_ns >= self._again_ns:
             self._again_ns = now_ns + RARE_NS
             yield from self._open(now_ns)
@@ -183,7 +189,7 @@ class GpuSampler:
             self._rare_ns = now_ns + RARE_NS
 
     def close(self) -> None:
-        """Have the thread that waits for XIDs end; it lets go of the library's things."""
+        """Stop the thread that waits for XIDs; it frees the library's event set."""
         if self._watch is not None:
             self._watch.stop()
 
@@ -193,7 +199,7 @@ class GpuSampler:
             self._watch.join(timeout_s)
 
     def _open(self, now_ns: int) -> Iterator[Row]:
-        """Find the devices; say why there are none."""
+        """Find the devices; yield events for missing ones."""
         nvml = self._nvml
         try:
             if self._devices is None:
@@ -208,9 +214,9 @@ class GpuSampler:
         for uuid in sorted(back):
             yield event("gpu_found", now_ns, "info", f"{uuid} answers again", {"device_uuid": uuid})
             del self._lost[uuid]
-        # a device that is lost may still be counted, and tell nothing: it is no other one that is lost, too
+        # A lost device may still be counted without a UUID; it must not count as another device.
         lost = set(self._lost.values())
-        fresh = {each.uuid: each for each in present if each.identity.get("device_uuid") or each.index not in lost}
+        fresh = {item.uuid: item for item in present if item.identity.get("device_uuid") or item.index not in lost}
         kept = {device.uuid: device for device in self._devices or [] if not device.is_lost()}
         self._devices = [kept.get(uuid, device) for uuid, device in fresh.items()]
         self._rare_ns = now_ns
@@ -218,7 +224,7 @@ class GpuSampler:
             yield from self._watch_for_xids(now_ns)
 
     def _absence_events(self, absent: dict[int, str], now_ns: int) -> Iterator[Row]:
-        """Yield an event for each device that did not answer from the start, and one when it does."""
+        """Yield an event for each device that has not answered since the start, and one when it answers."""
         before, known = self._absent, {device.index for device in self._devices or []}
         self._absent = absent = {
             index: reason
@@ -226,7 +232,7 @@ class GpuSampler:
             if index in before or index not in known | set(self._lost.values())
         }
         for index in sorted(absent.keys() - before.keys()):
-            message = f"GPU {index} of this host is lost since before the start: {absent[index]}"
+            message = f"GPU {index} of this host was lost before the start: {absent[index]}"
             yield event("gpu_lost", now_ns, "error", message, {"device_index": index, "reason": absent[index]})
         for index in sorted(before.keys() - absent.keys()):
             yield event("gpu_found", now_ns, "info", f"GPU {index} of this host answers now", {"device_index": index})
@@ -272,7 +278,7 @@ class GpuSampler:
         return Row(TABLE, reading.row(), now_ns)
 
     def _holding(self, device: Device, holders: Mapping[int, StreamName], reading: Reading) -> dict[str, Any]:
-        """Return who holds a device; what its processes hold of its memory goes into this row alone."""
+        """Return the holder columns of a device; add the memory of the holders' processes to the reading."""
         nvml = self._nvml
         try:
             processes = call_nvml(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(device.handle))
@@ -287,7 +293,7 @@ class GpuSampler:
             else:
                 reading.columns["memory_own_bytes"] = sum(sizes)
             return held_by(ranks)
-        index = device.index if device.whole is None else None  # an instance has no number of its own
+        index = device.index if device.whole is None else None  # a MIG instance has no index
         ranks_by_variables = by_environment(index, device.uuid, holders, self._tree)
         if ranks_by_variables:
             reading.unavailable.setdefault("memory_own_bytes", "processes are seen by other numbers")
@@ -299,7 +305,7 @@ class GpuSampler:
         return {"holder_count": 0}
 
     def _device_columns(self, uuid: str) -> dict[str, Any]:
-        """Return what an event says of a device."""
+        """Return the attributes of a device for an event."""
         for device in self._devices or []:
             if device.uuid == uuid:
                 named = ("device_uuid", "device_index", "pci_bus_id")

@@ -1,4 +1,4 @@
-"""GPU device: one GPU or MIG instance, its identity, and what is read of it at a tick."""
+"""GPU device: the identity and the readings of one GPU or MIG instance."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from ranklake.capture.samplers.sample import Reading, UnavailableError
 
 
 class GpuPerformance:
-    """The samples of one device, or of one GPU instance of a partitioned one.
+    """GPM figures of one device, or of one GPU instance of a partitioned device.
 
     Parameters
     ----------
@@ -40,38 +40,38 @@ class GpuPerformance:
         self._samples: Any = None
         self._spare: Any = None
         self.refused = ""
-        """Why there are no such figures, once that is known."""
+        """Reason why the device has no such figures; empty if unknown."""
 
     def read(self, reading: Reading) -> None:
-        """Add the figures since the last call; on the first one there are none yet. Raises NVML's errors."""
+        """Add the figures since the last call; the first call adds none. Raises NVML's errors."""
         nvml = self._nvml
         if self._before is None:
             if not nvml.nvmlGpmQueryDeviceSupport(self._device).isSupportedDevice:
                 raise UnavailableError(NOT_SUPPORTED)
-            # Memory of the library's, which nobody frees: a sample that is refused is asked for again with the same.
+            # The library's memory is never freed here, so allocate it once, also if a sample is refused at first.
             if self._samples is None:
                 self._samples = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
             first, self._spare = self._samples
-            self._before = self._take(first)
+            self._before = self._fill_sample(first)
             return
-        now = self._take(self._spare)
-        wanted = nvml.c_nvmlGpmMetricsGet_t()
-        wanted.version, wanted.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(GPM)
-        wanted.sample1, wanted.sample2 = self._before, now
+        now = self._fill_sample(self._spare)
+        request = nvml.c_nvmlGpmMetricsGet_t()
+        request.version, request.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(GPM)
+        request.sample1, request.sample2 = self._before, now
         for at, (name, _) in enumerate(GPM.values()):
-            wanted.metrics[at].metricId = getattr(nvml, f"NVML_GPM_METRIC_{name}")
+            request.metrics[at].metricId = getattr(nvml, f"NVML_GPM_METRIC_{name}")
         self._before, self._spare = now, self._before
-        nvml.nvmlGpmMetricsGet(wanted)
+        nvml.nvmlGpmMetricsGet(request)
         for at, (column, (_, factor)) in enumerate(GPM.items()):
-            metric = wanted.metrics[at]
+            metric = request.metrics[at]
             if metric.nvmlReturn == nvml.NVML_SUCCESS:
                 value = metric.value * factor
-                # Counters are read one after the other, so that a share may pass 1 by a little.
+                # Counters are read one after the other, so a share may slightly exceed 1.
                 reading.columns[column] = min(1.0, value) if column.endswith("_ratio") else value
             else:
                 reading.unavailable[column] = error_text(nvml, metric.nvmlReturn)
 
-    def _take(self, sample: Any) -> Any:  # noqa: ANN401 - the library's
+    def _fill_sample(self, sample: Any) -> Any:  # noqa: ANN401 - the library's
         if self._instance is None:
             return self._nvml.nvmlGpmSampleGet(self._device, sample)
         return self._nvml.nvmlGpmMigSampleGet(self._device, self._instance, sample)
@@ -93,13 +93,13 @@ class Device:
     Attributes
     ----------
     handle
-        The library's.
+        The library's handle.
     index
         Number of the whole device on its host.
     identity
-        Columns that do not change; `unidentified` says which of them are missing, and why.
+        Columns that do not change; `unidentified` has the reasons of missing ones.
     whole
-        The device that a MIG instance is a part of.
+        The device of which a MIG instance is a part; None for a whole device.
     """
 
     nvml: Nvml
@@ -121,47 +121,47 @@ class Device:
 
     @property
     def uuid(self) -> str:
-        """What it is known by."""
+        """The device's UUID, or its index if the UUID is unknown."""
         return str(self.identity.get("device_uuid") or f"index {self.index}")
 
     def is_lost(self) -> bool:
-        """Whether it did not answer when it was read last."""
+        """Whether the device was lost at the last reading."""
         return self._lost
 
     def read(self, often: int) -> Reading:
-        """Read what is due: `EACH`, with `SLOW`, or with both and `RARE`. Nothing is raised."""
+        """Read the parts of a frequency and all higher ones: `EACH`, `SLOW` or `RARE`. Nothing is raised."""
         reading = Reading(**self.identity)
         reading.unavailable.update(self.unidentified)
         parts = PARTS if self._gpm_part(reading) else PARTS + PCIE_RATES
         for part in parts:
             if part.often <= often:
                 self._part(part, reading)
-                if self._has_gone(reading):
+                if self._update_lost(reading):
                     return reading
         self._fields(often, reading)
-        self._has_gone(reading)
+        self._update_lost(reading)
         return reading
 
     def _part(self, part: Part, reading: Reading) -> None:
-        known = self._refused.get(part.columns[0])
-        if known is not None:
-            reading.unavailable.update(dict.fromkeys(part.columns, known))
+        refusal = self._refused.get(part.columns[0])
+        if refusal is not None:
+            reading.unavailable.update(dict.fromkeys(part.columns, refusal))
             return
         reading.take(part.columns, lambda: call_nvml(self.nvml, partial(part.read, self.nvml, self.handle)))
         self._remember(part.columns[0], reading)
 
     def _fields(self, often: int, reading: Reading) -> None:
         due = [field for field in FIELDS if field.often <= often]
-        wanted = [field for field in due if field.column not in self._refused]
-        reading.unavailable.update({field.column: self._refused[field.column] for field in due if field not in wanted})
-        columns = [field.column for field in wanted]
-        if wanted:
-            reading.take(columns, lambda: self._add_columns(partial(read_fields, fields=wanted), reading))
+        fields = [field for field in due if field.column not in self._refused]
+        reading.unavailable.update({field.column: self._refused[field.column] for field in due if field not in fields})
+        columns = [field.column for field in fields]
+        if fields:
+            reading.take(columns, lambda: self._add_columns(partial(read_fields, fields=fields), reading))
         for column in columns:
             self._remember(column, reading)
 
     def _gpm_part(self, reading: Reading) -> bool:
-        """Add GPM's figures; return whether the device has them, be it from the next tick on."""
+        """Add GPM's figures; return whether the device supports them, possibly only from the next tick on."""
         if not self._gpm.refused:
             reading.take(GPM, lambda: self._add_columns(lambda _, __, reading: self._gpm.read(reading), reading))
             refusal = reading.unavailable.get("sm_active_ratio", "")
@@ -170,12 +170,12 @@ class Device:
                 return True
         else:
             reading.unavailable.update(dict.fromkeys(GPM, self._gpm.refused))
-        for part in PCIE_RATES:  # these have another source
+        for part in PCIE_RATES:  # these are read from another source
             reading.unavailable.pop(part.columns[0], None)
         return False
 
-    def _add_columns(self, read: Any, reading: Reading) -> dict[str, Any]:  # noqa: ANN401 - a function of ours
-        """Have columns added to a reading by a function that calls the library."""
+    def _add_columns(self, read: Any, reading: Reading) -> dict[str, Any]:  # noqa: ANN401 - a function of this package
+        """Add columns to a reading by a function that calls the library."""
         call_nvml(self.nvml, lambda: read(self.nvml, self.handle, reading=reading))
         return {}
 
@@ -184,13 +184,13 @@ class Device:
         if refusal in LASTING:
             self._refused[column] = refusal
 
-    def _has_gone(self, reading: Reading) -> bool:
+    def _update_lost(self, reading: Reading) -> bool:
         self._lost = LOST in reading.unavailable.values()
         return self._lost
 
 
 def devices(nvml: Nvml) -> tuple[list[Device], dict[int, str]]:
-    """Return all devices, with the MIG instances of those that are partitioned, and why others do not answer, by index.
+    """Return all devices and MIG instances, and by index the reasons why other devices do not answer.
 
     Raises NVML's errors.
     """
@@ -203,7 +203,7 @@ def devices(nvml: Nvml) -> tuple[list[Device], dict[int, str]]:
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        except nvml.NVMLError as error:  # lost: the others are sampled, and this one is looked for again
+        except nvml.NVMLError as error:  # lost: the other devices are sampled, and this one is tried again later
             absent[index] = error_text(nvml, error.value)
             continue
         present.append(_device(nvml, handle, index, system))
@@ -228,7 +228,7 @@ def _identify(nvml: Nvml, column: str, call: str, handle: Any) -> dict[str, str]
 
 
 def _instances(nvml: Nvml, whole: Device, system: Reading) -> Iterator[Device]:
-    """Yield the MIG instances of a device; none where it is not partitioned, or does not tell."""
+    """Yield the MIG instances of a device; none if it is not partitioned, or does not report it."""
     try:
         if call_nvml(nvml, lambda: nvml.nvmlDeviceGetMigMode(whole.handle))[0] != nvml.NVML_DEVICE_MIG_ENABLE:
             return

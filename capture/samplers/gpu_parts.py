@@ -1,8 +1,8 @@
-"""GPU parts: which call of NVML fills which columns of ``gpu_samples``, in what unit, and how often.
+"""GPU parts: the calls of NVML that fill the columns of ``gpu_samples``, with units and frequencies.
 
-Sources of units: NVIDIA's NVML API reference (nvml.h). Where it says KiB, a factor of 1024 applies; where KB, of 1000.
+Sources of units: NVIDIA's NVML API reference (nvml.h). KiB there means a factor of 1024, KB of 1000.
 
-The library's module, ``pynvml`` of nvidia-ml-py, is handed around as an argument, so that a recording can stand for it.
+The library's module, ``pynvml`` of nvidia-ml-py, is passed as an argument, so that tests can replace it by a recording.
 """
 
 import importlib
@@ -13,7 +13,7 @@ from typing import Any, Final
 from ranklake.capture.samplers.sample import Reading, UnavailableError
 
 Nvml = Any
-"""The module ``pynvml``, or what stands for it."""
+"""The module ``pynvml``, or a replacement."""
 
 NOT_SUPPORTED: Final = "not supported"
 LOST: Final = "GPU is lost"
@@ -37,7 +37,7 @@ _REASONS: Final = {
 UNKNOWN_TO_DRIVER: Final = _REASONS["NVML_ERROR_FUNCTION_NOT_FOUND"]
 UNKNOWN_TO_MODULE: Final = "not known to nvidia-ml-py"
 LASTING: Final = frozenset({NOT_SUPPORTED, UNKNOWN_TO_DRIVER, UNKNOWN_TO_MODULE})
-"""What fails so on a device does so for good; it is not asked for again."""
+"""Permanent reasons: a call that fails with one of these is not repeated for the device."""
 
 _CLOCK_REASONS: Final = (
     "gpu_idle",
@@ -52,24 +52,24 @@ _CLOCK_REASONS: Final = (
     "board_limit",
     "reliability",
 )
-"""By bit, from the lowest: ``nvmlClocksEventReason…`` and, for the last two, ``nvmlClocksThrottleReason…``."""
+"""Names by bit, from the lowest: ``nvmlClocksEventReason…`` and, for the last two, ``nvmlClocksThrottleReason…``."""
 
 
 def load_nvml() -> Nvml:
-    """Import the module. Raises `ImportError`. Not before a sampler starts: it takes memory that few need."""
+    """Import the module, only when a sampler starts, to save memory elsewhere. Raises `ImportError`."""
     return importlib.import_module("pynvml")
 
 
 def error_text(nvml: Nvml, code: int) -> str:
-    """Return an error's code as a reason."""
+    """Return the reason for an error code."""
     for name, text in _REASONS.items():
         if getattr(nvml, name) == code:
             return text
     return f"NVML error {code}"
 
 
-def call_nvml(nvml: Nvml, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the call returns
-    """Return what a call answers. Raises `UnavailableError` in place of NVML's own errors, and of the module's."""
+def call_nvml(nvml: Nvml, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - the call's result
+    """Return the result of a call. Raises `UnavailableError` in place of errors of NVML and of the module."""
     try:
         return call()
     except nvml.NVMLError as error:
@@ -81,12 +81,12 @@ def call_nvml(nvml: Nvml, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - wha
 
 
 def text(raw: object) -> str:
-    """Return a text that older versions of the module give as bytes."""
+    """Return a text, which older versions of the module return as bytes."""
     return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
 
 
 def clock_reasons(bits: int) -> str:
-    """Return what holds the clocks down, by name; a bit of a later driver by its number."""
+    """Return the names of the reasons that reduce the clocks; an unknown bit is named by its number."""
     names = [name for at, name in enumerate(_CLOCK_REASONS) if bits >> at & 1]
     rest = bits >> len(_CLOCK_REASONS)
     names += [f"bit_{len(_CLOCK_REASONS) + at}" for at in range(rest.bit_length()) if rest >> at & 1]
@@ -97,23 +97,23 @@ Columns = dict[str, Any]
 Handle = Any
 
 EACH, SLOW, RARE = 0, 1, 2
-"""How often: at each tick, each 10 s, each 60 s."""
+"""Frequencies: at each tick, every 10 s, every 60 s."""
 _ALL_LINKS: Final = 0xFFFFFFFF
 _FIRST_OF_SIGN: Final = 1 << 31
-"""From here on an answer of 32 bits is an error of the driver's, such as -1 read as 4,294,967,295 mW."""
+"""An answer of 32 bits from this value on is an error of the driver, such as -1 read as 4,294,967,295 mW."""
 _MILLI, _MEGA, _KILO, _KIBI, _MEBI, _PERCENT = 1e-3, 1e6, 1e3, 1 << 10, 1 << 20, 1e-2
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One call, or a few that belong together.
+    """One call, or a few related ones.
 
     Attributes
     ----------
     columns
-        What it fills.
+        Columns that it fills.
     read
-        Makes the call; raises NVML's errors.
+        Makes the call and returns the columns; raises NVML's errors.
     often
         `EACH`, `SLOW` or `RARE`.
     """
@@ -129,7 +129,7 @@ def _memory(nvml: Nvml, device: Handle) -> Columns:
     except (
         nvml.NVMLError_FunctionNotFound,
         nvml.NVMLLibraryMismatchError,
-    ):  # a driver before 510, to which what it keeps counts as used
+    ):  # a driver before 510, which counts reserved memory as used
         info = nvml.nvmlDeviceGetMemoryInfo(device)
     columns = {f"memory_{part}_bytes": int(getattr(info, part)) for part in ("used", "free", "total")}
     if hasattr(info, "reserved"):
@@ -165,7 +165,7 @@ def _links(nvml: Nvml, device: Handle) -> Columns:
 
 
 def _single(column: str, call: str, *arguments: str, factor: float = 1, often: int = EACH) -> Part:
-    """Return the part of a call that answers one number; `arguments` name the library's constants."""
+    """Return a part for a call that returns one number; `arguments` are names of the library's constants."""
 
     def read(nvml: Nvml, device: Handle) -> Columns:
         value = getattr(nvml, call)(device, *(getattr(nvml, name) for name in arguments))
@@ -235,30 +235,30 @@ PCIE_RATES: Final = (
         "pcie_receive_bytes_per_s", "nvmlDeviceGetPcieThroughput", "NVML_PCIE_UTIL_RX_BYTES", factor=_KILO, often=SLOW
     ),
 )
-"""Where GPM does not tell the rates: each call holds the driver for 20 ms."""
+"""Rates for devices without GPM; each call blocks the driver for 20 ms."""
 
 
 def event_reasons(nvml: Nvml, device: Handle) -> int:
-    """Return the bits of what holds the clocks down. Raises NVML's errors."""
+    """Return the bits of the reasons that reduce the clocks. Raises NVML's errors."""
     try:
         return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(device))
     except (
         nvml.NVMLError_FunctionNotFound,
         nvml.NVMLLibraryMismatchError,
-    ):  # a driver before 535 has the old name alone
+    ):  # a driver before 535 has only the old name
         return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device))
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A value that is asked for by number, many in one call.
+    """A field value, of which one call reads many.
 
     Attributes
     ----------
     name
-        Of the library's constant, without ``NVML_FI_DEV_``.
+        Name of the library's constant, without ``NVML_FI_DEV_``.
     scope
-        Which of several, such as a link.
+        Number of the part, such as a link; None for the device.
     """
 
     column: str
@@ -296,9 +296,9 @@ _INTEGERS: Final = ("_count", "_ns", "_bytes")
 
 
 def read_fields(nvml: Nvml, device: Handle, fields: Sequence[Field], reading: Reading) -> None:
-    """Add what fields hold. Raises NVML's errors where none is available."""
-    wanted = [_number_of(nvml, field) for field in fields]
-    for field, answer in zip(fields, nvml.nvmlDeviceGetFieldValues(device, wanted), strict=True):
+    """Add the values of fields to a reading. Raises NVML's errors if none is available."""
+    numbers = [_number_of(nvml, field) for field in fields]
+    for field, answer in zip(fields, nvml.nvmlDeviceGetFieldValues(device, numbers), strict=True):
         if answer.nvmlReturn != nvml.NVML_SUCCESS:
             reading.unavailable[field.column] = error_text(nvml, answer.nvmlReturn)
             continue
@@ -316,7 +316,7 @@ def _number_of(nvml: Nvml, field: Field) -> int | tuple[int, int]:
 
 
 def _value(nvml: Nvml, answer: Any) -> float:  # noqa: ANN401 - a structure of the library
-    """Return the member of the union that the type field names."""
+    """Return the value from the union's member for the answer's type."""
     member = {
         nvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
         nvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
@@ -345,4 +345,4 @@ GPM: Final = {
     "nvlink_transmit_bytes_per_s": ("NVLINK_TOTAL_TX_PER_SEC", _MEBI),
     "nvlink_receive_bytes_per_s": ("NVLINK_TOTAL_RX_PER_SEC", _MEBI),
 }
-"""Per column: the name of the library's constant behind ``NVML_GPM_METRIC_``, and the factor."""
+"""By column: name of the library's constant without ``NVML_GPM_METRIC_``, and factor."""

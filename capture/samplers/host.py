@@ -1,4 +1,4 @@
-"""Host: rows of ``host_samples``: of the host at each tick; of the ranks' processes and control groups now and then."""
+"""Host: rows of ``host_samples``: of the host at each tick, and every 10 s of ranks' processes and control groups."""
 
 import os
 import re
@@ -39,9 +39,9 @@ _PACKAGE: Final = re.compile(r"intel-rapl:\d+")
 
 
 def infiniband(tree: Tree) -> dict[str, Columns]:
-    """Return the counters of each port, with its state and rate, by device/port. A counter it has not got is left out.
+    """Return the counters, state and rate of each port, by device/port. Missing counters are left out.
 
-    Raises `OSError` where there is no InfiniBand.
+    Raises `OSError` if the host has no InfiniBand.
     """
     ports: dict[str, Columns] = {}
     for device in tree.names(_PORTS):
@@ -60,7 +60,7 @@ def infiniband(tree: Tree) -> dict[str, Columns]:
 
 
 def frequency(tree: Tree) -> Columns:
-    """Return the mean clock of the CPUs: as cpufreq has it, else as /proc/cpuinfo says."""
+    """Return the mean clock of the CPUs, from cpufreq, else from /proc/cpuinfo."""
     place = "sys/devices/system/cpu"
     clocks = [_number(tree, f"{place}/{name}/cpufreq/scaling_cur_freq") for name in tree.names(place)]
     hertz = [khz * 1e3 for khz in clocks if khz is not None]
@@ -82,7 +82,7 @@ def temperature(tree: Tree) -> Columns:
 
 
 def power(tree: Tree) -> Columns:
-    """Return the power that the host's own meter tells."""
+    """Return the power reported by the host's power meter."""
     for sensor in tree.names("sys/class/hwmon"):
         place = f"sys/class/hwmon/{sensor}"
         if _text(tree, f"{place}/name") == "power_meter":
@@ -91,14 +91,14 @@ def power(tree: Tree) -> Columns:
 
 
 class Energy:
-    """The energy of all CPU packages, whose counters begin again every few minutes."""
+    """The energy of all CPU packages, whose counters wrap around every few minutes."""
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
         self._joules = 0.0
 
     def read(self, tree: Tree) -> Columns:
-        """Return what was drawn since the first reading, and what the counters had then. Raises `OSError`."""
+        """Return the sum of the counters at the first reading and the energy since then. Raises `OSError`."""
         place = "sys/class/powercap"
         packages = [name for name in tree.names(place) if _PACKAGE.fullmatch(name)]
         for name in packages:
@@ -111,8 +111,8 @@ class Energy:
         return {"energy_joules": self._joules} if packages else _missing("no package tells its energy")
 
 
-def _missing(why: str) -> Columns:
-    raise UnavailableError(why)
+def _missing(problem: str) -> Columns:
+    raise UnavailableError(problem)
 
 
 def _text(tree: Tree, path: str) -> str:
@@ -148,17 +148,17 @@ class HostSampler:
     Parameters
     ----------
     holders
-        Gives the processes that record here.
+        Returns the recording processes of this host.
     spool
         Folder whose file system is watched.
     root
-        Where /proc and /sys are found.
+        Folder with /proc and /sys.
 
     Notes
     -----
-    Read at each tick: CPU, load, memory, faults, disks, networks, pressure. Each 10 s: InfiniBand, which firmware
-    answers, the split by disk, interface and port, processes, control groups, the clock. Each 60 s: the CPUs' clocks,
-    heat, power and energy, which cost an interrupt on each CPU. Between, those columns are NULL.
+    At each tick: CPU, load, memory, faults, disks, networks, pressure. Every 10 s: InfiniBand, which its firmware
+    answers; values by disk, interface and port; processes; control groups; the clock. Every 60 s: the CPUs' clocks,
+    temperature, power and energy, which cost an interrupt on each CPU. In between, these columns are NULL.
     """
 
     def __init__(self, holders: Holders, spool: Path, root: str = "/") -> None:
@@ -172,7 +172,7 @@ class HostSampler:
         self._slow_ns = self._rare_ns = 0
 
     def sample(self, now_ns: int) -> Iterator[Row]:
-        """Yield the host's row and, when they are due, those of control groups and processes."""
+        """Yield the row of the host and, every 10 s, rows of control groups and processes."""
         slow, rare = now_ns >= self._slow_ns, now_ns >= self._rare_ns
         if self._boot_id is None:
             self._boot_id = self._read_boot_id()
@@ -184,22 +184,22 @@ class HostSampler:
             self._slow_ns = now_ns + SLOW_NS
             for group, pids in self._groups(holders).items():
                 reading = Reading(subject="container", **_common_run({pid: holders[pid] for pid in pids}))
-                if len(pids) == 1:  # several groups of one run, such as Slurm's of tasks, are distinguished by it
+                if len(pids) == 1:  # it distinguishes several groups of a run, such as Slurm's tasks
                     reading.columns["holder_rank"] = holders[pids[0]].rank
                 reading.take(CGROUP_COLUMNS, partial(limits, self._tree, group))
-                _say_what_is_missing(reading)
+                _add_missing_reasons(reading)
                 yield self._row(reading, group, now_ns)
             for pid, name in sorted(holders.items()):
                 reading = Reading(subject="process", **_common_run({pid: name}), holder_rank=name.rank)
                 try:
                     proc.read_process(self._tree, pid, reading)
-                except (OSError, ValueError, IndexError):  # it ended just now
+                except (OSError, ValueError, IndexError):  # the process ended meanwhile
                     continue
                 yield self._row(reading, (pid, name), now_ns)
-            self._forget(now_ns)
+            self._drop_old_subjects(now_ns)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is open."""
 
     def _row(self, reading: Reading, subject: object, now_ns: int) -> Row:
         before = self._last_ns.get(subject)
@@ -211,8 +211,8 @@ class HostSampler:
         }
         return Row(TABLE, reading.row(), now_ns)
 
-    def _forget(self, now_ns: int) -> None:
-        """Keep no memory of processes and groups that are gone."""
+    def _drop_old_subjects(self, now_ns: int) -> None:
+        """Drop the times of processes and groups that no longer exist."""
         self._last_ns = {subject: at for subject, at in self._last_ns.items() if subject == "host" or at == now_ns}
 
     def _of_host(self, holders: dict[int, StreamName], *, slow: bool, rare: bool) -> Reading:
@@ -268,14 +268,14 @@ class HostSampler:
         }
 
     def _groups(self, holders: dict[int, StreamName]) -> dict[Cgroup, list[int]]:
-        """Return the control groups of the ranks' processes, and which of them each holds."""
-        pids_of: dict[Cgroup, list[int]] = {}
+        """Return the pids of the ranks' processes by control group."""
+        pids_by_group: dict[Cgroup, list[int]] = {}
         for pid in holders:
             try:
-                pids_of.setdefault(cgroup_of(self._tree, pid), []).append(pid)
-            except (OSError, ValueError):  # it ended just now, or there are no control groups
+                pids_by_group.setdefault(cgroup_of(self._tree, pid), []).append(pid)
+            except (OSError, ValueError):  # the process ended meanwhile, or there are no control groups
                 continue
-        return pids_of
+        return pids_by_group
 
     def _read_boot_id(self) -> str:
         try:
@@ -285,7 +285,7 @@ class HostSampler:
 
 
 def _common_run(holders: dict[int, StreamName]) -> dict[str, Any]:
-    """Return the run, and its attempt, that all of them belong to; nothing if there is no such one."""
+    """Return columns with the run and attempt that all processes belong to; empty if they differ."""
     runs = {(name.run, name.attempt) for name in holders.values()}
     if len(runs) != 1:
         return {}
@@ -293,8 +293,8 @@ def _common_run(holders: dict[int, StreamName]) -> dict[str, Any]:
     return {"holder_run": run, "holder_attempt": attempt}
 
 
-def _say_what_is_missing(reading: Reading) -> None:
-    """Tell a control group's file that is not there from a limit that is not set."""
+def _add_missing_reasons(reading: Reading) -> None:
+    """Add reasons for missing files of a control group; a limit that is not set has no reason."""
     for column in CGROUP_COLUMNS:
         if reading.columns.get(column) is None and not column.endswith(("_limit", "_limit_bytes")):
             reading.unavailable.setdefault(column, NOT_THERE)

@@ -19,13 +19,13 @@ from ranklake.capture.spool.owner import HELD, OWNER_FILE, Owner
 from ranklake.capture.spool.stream_files import StreamName, streams
 
 DEVICE_FILES: Final = ("/dev/nvidiactl", "/dev/dxg")
-"""One of these is there where NVML can find a device, on Linux and on Windows' Linux."""
+"""Where NVML can find a device, one of these exists: on Linux, and in WSL."""
 _LOOK_S: Final = 10.0
 _STOP_S: Final = 1.0
 
 
 class SpoolHolders:
-    """The living processes that record into a local spool, as their owner.json say; looked for each ten seconds."""
+    """The live recording processes of a local spool, by their owner.json; refreshed every ten seconds."""
 
     def __init__(self, root: Path, own: StreamName | None) -> None:
         self._root, self._own = root, own
@@ -33,7 +33,7 @@ class SpoolHolders:
         self._next = 0.0
 
     def __call__(self) -> Mapping[int, StreamName]:
-        """Return them by pid."""
+        """Return the processes' streams by pid."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _LOOK_S
             self._streams = dict(self._look())
@@ -44,7 +44,7 @@ class SpoolHolders:
     def _look(self) -> Iterator[tuple[int, StreamName]]:
         for folder in streams(self._root):
             name = StreamName.of(folder)
-            if name is None or HELD.has(name.incarnation):  # to open one's own would drop its lock
+            if name is None or HELD.has(name.incarnation):  # opening and closing an own file would release its lock
                 continue
             try:
                 owner = Owner.from_json((folder / OWNER_FILE).read_bytes())
@@ -60,13 +60,13 @@ class InProcess:
     Parameters
     ----------
     writer
-        Of what the samplers give.
+        Writer of the samples.
     root
         The local spool.
     every_s
         Time between ticks.
     beside_agent
-        Go on while an agent holds the local spool.
+        Whether to continue while an agent serves the local spool.
     """
 
     def __init__(self, writer: SampleWriter, root: Path, every_s: float, *, beside_agent: bool) -> None:
@@ -75,11 +75,11 @@ class InProcess:
         self._thread = threading.Thread(target=self._run, name="ranklake-sample", daemon=True)
 
     def start(self) -> None:
-        """Start the thread. Raises `RuntimeError` if the system gives none."""
+        """Start the thread. Raises `RuntimeError` if the system cannot start one."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End it, and wait for a second at most: a driver that hangs must not hold up the end."""
+        """Stop the thread, and wait at most a second, because a driver may hang."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join(_STOP_S)
@@ -87,7 +87,7 @@ class InProcess:
     def _run(self) -> None:
         next_look = 0.0
         sampled_by_agent = False
-        due = time.monotonic() + self._every_s  # what is over sooner is no training
+        due = time.monotonic() + self._every_s  # shorter processes are not training
         while not self._over.wait(max(0.0, due - time.monotonic())):
             due = max(due + self._every_s, time.monotonic())
             if not self._beside_agent and time.monotonic() >= next_look:
@@ -99,21 +99,21 @@ class InProcess:
 
 
 class _NoDevice:
-    """In place of a sampler of GPUs where there can be none: says so, once."""
+    """Replaces the sampler of GPUs on hosts without GPUs; reports the reason once."""
 
-    def __init__(self, why: str) -> None:
-        self._status, self._why = SourceStatus("nvml"), why
+    def __init__(self, problem: str) -> None:
+        self._status, self._problem = SourceStatus("nvml"), problem
 
     def sample(self, now_ns: int) -> list[Row]:
-        """Return the event, the first time."""
-        return self._status.failed(self._why, now_ns)
+        """Return the event at the first call; empty later."""
+        return self._status.failed(self._problem, now_ns)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is open."""
 
 
 def gpus(holders: Holders, *, wherever: bool = False) -> Sampler:
-    """Return the sampler of GPUs; by default the library's module is not loaded where there is no device."""
+    """Return the sampler of GPUs. Without a device file, the library is loaded only if `wherever` is true."""
     if not wherever and not any(Path(file).exists() for file in DEVICE_FILES):
         return _NoDevice("no device file of NVIDIA's")
     try:
@@ -123,7 +123,7 @@ def gpus(holders: Holders, *, wherever: bool = False) -> Sampler:
 
 
 def samples_here(setting: str, launch: Launch) -> bool:
-    """Whether a process is the one of its node that samples."""
+    """Whether this process samples its node: local rank 0, or a process without a launcher."""
     if setting == "off":
         return False
     return launch.local_rank == 0 or (launch.local_rank is None and launch.world_size == 1)
@@ -136,12 +136,12 @@ def begin(
     own: StreamName | None,
     launch: Launch,
 ) -> None:
-    """Have a run's node sampled as its settings say. Nothing is raised: a run without samples is a run.
+    """Start sampling a run's node if its settings say so. Nothing is raised: the run works without samples, too.
 
     Parameters
     ----------
     write
-        Makes what writes what samplers give into the run.
+        Returns a writer that records the samples of samplers in the run.
     own
         The rank's stream.
     """
@@ -151,10 +151,10 @@ def begin(
     try:
         holders = SpoolHolders(root, own)
         writer = write([HostSampler(holders, root), gpus(holders)])
-        made = InProcess(writer, root, settings.sample_every_s, beside_agent=settings.samplers == "on")
-        made.start()
-    except Exception as error:  # noqa: BLE001 - no thread to be had, or a bug of ours
+        sampling = InProcess(writer, root, settings.sample_every_s, beside_agent=settings.samplers == "on")
+        sampling.start()
+    except Exception as error:  # noqa: BLE001 - no thread could be started, or a bug
         LOGGER.warning("ranklake: the node is not sampled: %s: %s", type(error).__name__, error)
         return
-    lifecycle.closers.append(made.stop)
-    lifecycle.on_reassigned.append(lambda launch: None if samples_here(settings.samplers, launch) else made.stop())
+    lifecycle.closers.append(sampling.stop)
+    lifecycle.on_reassigned.append(lambda launch: None if samples_here(settings.samplers, launch) else sampling.stop())

@@ -1,11 +1,9 @@
-"""Host metrics from /proc and /sys, file by file, under the names of ``host_samples``.
+"""Proc: columns of ``host_samples`` from files of /proc and /sys, including limits of control groups (versions 1, 2).
 
-Sources of the formats: proc(5), and Documentation/admin-guide/iostats.rst, accounting/psi.rst of the kernel. All
-functions raise `OSError` where a file is not there, and `ValueError`, `IndexError` or `KeyError` where it is another.
+All functions raise `OSError` for a missing file, and `ValueError`, `IndexError` or `KeyError` for an unknown format.
 
-Cgroup: the limits that a process's control group sets, and how often it ran into them; versions 1 and 2.
-
-Sources: the kernel's Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst and scheduler/sched-bwc.rst.
+Sources of the formats: proc(5), and the kernel's Documentation: admin-guide/iostats.rst, accounting/psi.rst,
+admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst and scheduler/sched-bwc.rst.
 """
 
 import os
@@ -27,19 +25,19 @@ CGROUP_COLUMNS: Final = (
     "cgroup_oom_kill_count",
 )
 _MOUNT: Final = "sys/fs/cgroup"
-_NO_LIMIT: Final = 1 << 60  # version 1 says "none" by the largest number of whole pages
+_NO_LIMIT: Final = 1 << 60  # version 1 writes "no limit" as the largest multiple of the page size
 
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """Where a control group's files are.
+    """Folders of a control group.
 
     Attributes
     ----------
     cpu, memory
-        Folders, from the innermost to the outermost: a limit may be set on any of them.
+        Folders from the innermost to the outermost, each of which may have a limit.
     version
-        Of the CPU controller and of the memory controller.
+        Versions of the CPU controller and of the memory controller.
     """
 
     cpu: tuple[str, ...]
@@ -60,20 +58,20 @@ def cgroup_of(tree: Tree, pid: int | str) -> Cgroup:
 
 
 def _folders(tree: Tree, controller: str, paths: dict[str, str]) -> tuple[tuple[str, ...], int]:
-    first = controller in paths
-    mount = f"{_MOUNT}/{controller}" if first else _MOUNT
+    is_version_1 = controller in paths
+    mount = f"{_MOUNT}/{controller}" if is_version_1 else _MOUNT
     path = paths.get(controller, paths.get("", "/")).rstrip("/")
-    if not tree.exists(mount + path):  # a path of the host's, seen from a container whose mount begins further down
+    if not tree.exists(mount + path):  # in a container, the path may be the host's, outside the container's mount
         path = ""
     folders = []
     while path:
         folders.append(mount + path)
         path = path.rpartition("/")[0]
-    return (*folders, mount), 1 if first else 2
+    return (*folders, mount), 1 if is_version_1 else 2
 
 
 def limits(tree: Tree, group: Cgroup) -> Columns:
-    """Return what the group may use, uses and was denied; a file that is not there leaves its columns out."""
+    """Return a group's limits, usage and throttling. Columns of missing files are left out."""
     cpu, memory = group.version
     return {
         **(_cpu_1 if cpu == 1 else _cpu_2)(tree, group.cpu),
@@ -157,15 +155,15 @@ Link = dict[str, Any]
 _CARDS: Final = "sys/class/net"
 _PORTS: Final = "sys/class/infiniband"
 _UP: Final = frozenset({"up", "unknown"})
-"""Some drivers never say more than ``unknown``; a link that is known to be down says so."""
+"""States of an active link. Some drivers always report ``unknown``; a link that is down is reported as such."""
 _RATE: Final = re.compile(r"([\d.]+) Gb/sec")
 
 
 def links(tree: Tree) -> dict[str, Link]:
-    """Return each link's ``up``, ``bits_per_s`` and, of InfiniBand and RoCE, ``make``; by interface or device/port.
+    """Return ``up``, ``bits_per_s`` and, for InfiniBand and RoCE, ``make`` of each link, by interface or device/port.
 
-    An interface without a device behind it (loopback, bridges, containers' ends) is left out. A speed that nobody tells
-    is left out, too. Raises `UnavailableError` where there is no link.
+    Interfaces without a device (loopback, bridges, ends in containers) and unknown speeds are left out. Raises
+    `UnavailableError` if there is no link.
     """
     by_name = {name: _card(tree, name) for name in _names(tree, _CARDS) if tree.exists(f"{_CARDS}/{name}/device")}
     for device in _names(tree, _PORTS):
@@ -180,7 +178,7 @@ def links(tree: Tree) -> dict[str, Link]:
 
 
 def _card(tree: Tree, name: str) -> Link:
-    speed = _text(tree, f"{_CARDS}/{name}/speed")  # an error while the link is down, and of drivers that do not know it
+    speed = _text(tree, f"{_CARDS}/{name}/speed")  # reading fails if the link is down, or the driver does not report it
     link: Link = {"up": _text(tree, f"{_CARDS}/{name}/operstate") in _UP}
     return link | ({"bits_per_s": int(speed) * 10**6} if speed.isdecimal() and int(speed) > 0 else {})
 
@@ -208,8 +206,8 @@ def _text(tree: Tree, path: str) -> str:
 _TICK_S: Final = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 _KIB: Final = 1024
-_SECTOR_BYTES: Final = 512  # whatever the disk's own sectors are
-_NO_DISK: Final = re.compile(r"(loop|ram|zram|dm-|md|sr|fd)\d*")  # none, or made of others that are counted
+_SECTOR_BYTES: Final = 512  # the kernel's unit, independent of the disk's sectors
+_NO_DISK: Final = re.compile(r"(loop|ram|zram|dm-|md|sr|fd)\d*")  # no disks, or composed of disks that are counted
 
 _MEMORY: Final = re.compile(r"^(Mem\w+|Cached|Dirty|Shmem|Swap\w+):\s+(\d+)", re.MULTILINE)
 
@@ -217,7 +215,7 @@ CPU_TIMES: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq"
 
 
 def cpu_times(tree: Tree) -> tuple[dict[str, float], Columns]:
-    """Return the CPUs' time by kind, in s, and what else ``/proc/stat`` says."""
+    """Return the CPUs' time by kind in s, and columns from ``/proc/stat``."""
     lines = tree.text("proc/stat").splitlines()
     label, *values = lines[0].split()
     if label != "cpu":
@@ -235,9 +233,9 @@ def cpu_times(tree: Tree) -> tuple[dict[str, float], Columns]:
 
 
 def cpu_ratios(now: dict[str, float], before: dict[str, float]) -> Columns:
-    """Return shares of the CPU time between two readings; none if no time passed.
+    """Return shares of the CPU time between two readings; empty if no time passed.
 
-    Guests' time is in user's already. The kernel's iowait may go back a little: that counts as none.
+    The time of guests is included in that of user. The kernel's iowait may decrease slightly; this counts as 0.
     """
     spent = {kind: max(0.0, seconds - before.get(kind, 0.0)) for kind, seconds in now.items()}
     total = sum(spent.values())
@@ -261,7 +259,7 @@ def load(tree: Tree) -> Columns:
 
 
 def memory(tree: Tree) -> Columns:
-    """Return what is in memory and in swap space; used is what programs could not get any more."""
+    """Return sizes of memory and swap space; used memory is the total minus the available memory."""
     sizes = {name: int(value) * _KIB for name, value in _MEMORY.findall(tree.text("proc/meminfo"))}
     return {
         "memory_total_bytes": sizes["MemTotal"],
@@ -325,7 +323,7 @@ def disks(tree: Tree) -> dict[str, Columns]:
 
 
 def latencies(now: Columns, before: Columns) -> Columns:
-    """Return the mean times of a read and of a write between two readings; none where there was none."""
+    """Return the mean time of a read and of a write between two readings; left out without reads or writes."""
     columns = {}
     for direction in ("read", "write"):
         count = now[f"disk_{direction}_count"] - before[f"disk_{direction}_count"]
@@ -349,7 +347,7 @@ NETWORK_COLUMNS: Final = tuple(_NETWORK)
 
 
 def networks(tree: Tree) -> dict[str, Columns]:
-    """Return the counters of each interface but loopback, by name."""
+    """Return the counters of each interface except loopback, by name."""
     by_interface = {}
     for line in tree.text("proc/net/dev").splitlines()[2:]:
         name, _, rest = line.partition(":")
@@ -360,13 +358,13 @@ def networks(tree: Tree) -> dict[str, Columns]:
 
 
 def tcp(tree: Tree) -> Columns:
-    """Return what TCP sent again."""
+    """Return the number of TCP retransmissions."""
     names, values = (line.split() for line in tree.text("proc/net/snmp").splitlines() if line.startswith("Tcp:"))
     return {"tcp_retransmit_count": int(values[names.index("RetransSegs")])}
 
 
 def total(parts: dict[str, Columns], columns: tuple[str, ...]) -> Columns:
-    """Return the sums of columns over parts; a column that no part has is left out."""
+    """Return the sums of columns over parts; columns that no part has are left out."""
     sums = {}
     for column in columns:
         values = [part[column] for part in parts.values() if part.get(column) is not None]
@@ -385,7 +383,7 @@ def pressure_columns(resource: str) -> list[str]:
 
 
 def pressure(tree: Tree, resource: str) -> Columns:
-    """Return the stalls for want of a resource, as shares of the last 10 s and as counters."""
+    """Return stalls on a resource, as shares of the last 10 s and as counters in s."""
     columns: Columns = {}
     for line in tree.text(f"proc/pressure/{resource}").splitlines():
         kind, *pairs = line.split()
@@ -402,11 +400,11 @@ def uptime(tree: Tree) -> Columns:
 
 
 _MINOR, _MAJOR, _USER, _SYSTEM, _THREADS, _START, _RSS = 7, 9, 11, 12, 17, 19, 21
-"""Fields of /proc/<pid>/stat behind the command's closing bracket."""
+"""Fields of /proc/<pid>/stat after the command's closing bracket."""
 
 
 def read_process(tree: Tree, pid: int, reading: Reading) -> None:
-    """Add the columns of a process. Raises `OSError` if it is gone; what else is missing is said in the row."""
+    """Add the columns of a process. Raises `OSError` if it has ended; the row has reasons of other missing values."""
     fields = tree.text(f"proc/{pid}/stat").rpartition(") ")[2].split()
     uptime_s = float(tree.text("proc/uptime").split()[0])
     reading.columns |= {

@@ -1,8 +1,8 @@
-"""Prometheus: scrapes pages in its text format: DCGM's into ``gpu_samples``, others into ``scalars``.
+"""Prometheus: scrape pages in the text format: DCGM's metrics into ``gpu_samples``, others into ``scalars``.
 
     thread: fetch, parse ──▶ queue ──▶ sample(): rows, values, events
 
-The thread waits for slow endpoints, so that a tick does not.
+A thread waits for slow endpoints, so that ticks do not.
 """
 
 import base64
@@ -41,18 +41,18 @@ _BLOCK: Final = 1 << 16
 
 
 class FetchError(Exception):
-    """A page cannot be fetched; its text says why, without the URL's credentials."""
+    """A page cannot be fetched. The message has the reason, without the URL's credentials."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: another place was not named by the user, and may be anyone's."""
+    """Follows no redirect, because the user did not configure the other address."""
 
-    def redirect_request(self, *_: Any) -> None:  # noqa: ANN401 - as the class has it
+    def redirect_request(self, *_: Any) -> None:  # noqa: ANN401 - as in the base class
         return None
 
 
 def redact_url(url: str) -> str:
-    """Return a URL without user, password, query and fragment, any of which may hold a secret; so may its path."""
+    """Return a URL without user, password, query and fragment, and with secrets in its path redacted."""
     parts = _split(url)
     return str(redact_names(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))))
 
@@ -65,12 +65,12 @@ def fetch(url: str, timeout_s: float = TIMEOUT_S, most_bytes: int = MOST_BYTES) 
     url
         ``http://`` or ``https://``; a user and a password in it are sent as basic authentication.
     timeout_s
-        For all of it: an endpoint that drips is as bad as one that hangs.
+        Longest time for the whole page, also if the endpoint sends slowly.
 
     Raises
     ------
     FetchError
-        It cannot be fetched.
+        The page cannot be fetched.
     """
     parts = _split(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -89,7 +89,7 @@ def fetch(url: str, timeout_s: float = TIMEOUT_S, most_bytes: int = MOST_BYTES) 
         reason = "redirects elsewhere" if 300 <= error.code < 400 else f"answers {error.code}"  # noqa: PLR2004 - HTTP's
         raise FetchError(reason) from error
     except http.client.IncompleteRead as error:
-        raise FetchError("the page was cut") from error
+        raise FetchError("the page is truncated") from error
     except TimeoutError as error:
         raise FetchError(f"no answer in {timeout_s:g} s") from error
     except urllib.error.URLError as error:
@@ -119,13 +119,13 @@ def _read(answer: http.client.HTTPResponse, deadline: float, most_bytes: int) ->
             raise FetchError(f"the page has more than {most_bytes} bytes")
         if time.monotonic() > deadline:
             raise TimeoutError
-    if answer.length:  # bytes that were promised
+    if answer.length:  # announced bytes are missing
         raise http.client.IncompleteRead(b"")
     return b"".join(parts)
 
 
 def _reason(error: object, timeout_s: float) -> str:
-    """Return in a few words why; an error's own text may quote what was sent."""
+    """Return an error's reason in a few words, without its own text, which may quote the request."""
     if isinstance(error, TimeoutError):
         return f"no answer in {timeout_s:g} s"
     if isinstance(error, OSError) and error.strerror:
@@ -134,9 +134,9 @@ def _reason(error: object, timeout_s: float) -> str:
 
 
 PREFIX: Final = "prometheus/"
-"""Before the names of metrics that have no column."""
+"""Prefix of metrics that have no column."""
 MOST_SERIES: Final = 2000
-"""Series of one page that become metrics."""
+"""Most series of one page that become metrics."""
 _KEPT_LABELS: Final = frozenset({"gpu", "UUID", "GPU_I_ID"})
 
 
@@ -146,9 +146,9 @@ class PrometheusSampler:
     Parameters
     ----------
     url
-        Of the page; messages about it have no credentials.
+        URL of the page; messages contain it without credentials.
     holders
-        Gives the processes that record here.
+        Returns the recording processes of this host.
     every_s
         Time between reads.
     """
@@ -169,7 +169,7 @@ class PrometheusSampler:
         self._left_out = False
 
     def sample(self, now_ns: int) -> Iterator[Sample]:
-        """Yield what pages hold that arrived since the last call, and why others did not."""
+        """Yield the samples of pages fetched since the last call, and events for failed fetches."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ranklake-scrape", daemon=True)
             self._thread.start()
@@ -183,7 +183,7 @@ class PrometheusSampler:
             yield from self._values(page, at_ns)
 
     def close(self) -> None:
-        """Have the thread end after the read that is under way, which nobody waits for."""
+        """Make the thread end after its current read, without waiting for it."""
         self._stopping.set()
 
     # ── the thread ──
@@ -199,7 +199,7 @@ class PrometheusSampler:
             return parse(fetch(self._url, min(TIMEOUT_S, max(self._every_s, 1.0))))
         except (FetchError, NotExpositionError) as error:
             return str(error)
-        except Exception as error:  # noqa: BLE001 - a bug of ours must not end the reading
+        except Exception as error:  # noqa: BLE001 - a bug must not end the thread
             return type(error).__name__
 
     # ── devices ──
@@ -216,9 +216,9 @@ class PrometheusSampler:
             yield from self._changes(key, reading, at_ns, counters)
 
     def _counters(self, page: Page) -> set[str]:
-        """Return the columns that only grow: as the page declares their metrics, else as DCGM has them."""
-        there = {sample.name for sample in page.samples} & self._table.keys()
-        kinds = {name: page.kind(name) if name in page.types else self._table[name].kind for name in there}
+        """Return the columns that are counters, by the types in the page, else by those of DCGM."""
+        names = {sample.name for sample in page.samples} & self._table.keys()
+        kinds = {name: page.kind(name) if name in page.types else self._table[name].kind for name in names}
         return {self._table[name].column for name, kind in kinds.items() if kind == "counter"}
 
     def _holding(self, reading: Reading) -> dict[str, Any]:
@@ -228,10 +228,10 @@ class PrometheusSampler:
         return {} if ranks is None else held_by(ranks)
 
     def _changes(self, key: str, reading: Reading, at_ns: int, counters: set[str]) -> Iterator[Row]:
-        """Yield an event for an XID that is new, and for counters that began again."""
-        named = ("device_uuid", "device_index", "pci_bus_id", "holder_run", "holder_attempt", "holder_rank")
-        about = {name: reading.columns[name] for name in named if name in reading.columns}
-        again = []
+        """Yield an event for a new XID, and one for counters that were reset."""
+        names = ("device_uuid", "device_index", "pci_bus_id", "holder_run", "holder_attempt", "holder_rank")
+        facts = {name: reading.columns[name] for name in names if name in reading.columns}
+        reset_columns = []
         for column, value in reading.columns.items():
             if column != "xid_last" and column not in counters:
                 continue
@@ -239,28 +239,28 @@ class PrometheusSampler:
             self._before[key, column] = value
             if column == "xid_last":
                 if before is not None and value != before and value:
-                    message = f"XID {value} on {about.get('device_uuid')}"
-                    yield event("xid", at_ns, "error", message, {**about, "xid": value, "source": "dcgm"})
+                    message = f"XID {value} on {facts.get('device_uuid')}"
+                    yield event("xid", at_ns, "error", message, {**facts, "xid": value, "source": "dcgm"})
             elif before is not None and value < before:
-                again.append(column)
-        if again:
-            message = f"counters of {about.get('device_uuid')} began again"
-            yield event("counter_reset", at_ns, "info", message, {**about, "columns": again})
+                reset_columns.append(column)
+        if reset_columns:
+            message = f"counters of {facts.get('device_uuid')} were reset"
+            yield event("counter_reset", at_ns, "info", message, {**facts, "columns": reset_columns})
 
-    # ── all else ──
+    # ── other metrics ──
 
     def _values(self, page: Page, at_ns: int) -> Iterator[Sample]:
-        """Yield metrics that have no column; counters go on where they began again, as Prometheus' own sums do."""
+        """Yield the values of metrics without a column. Counters continue after a reset, as in Prometheus' sums."""
         left_out = 0
         if len(self._names) >= MOST_SERIES:
-            self._forget({metric_name(sample) for sample in page.samples})
+            self._drop_missing({metric_name(sample) for sample in page.samples})
         for sample in page.samples:
             if sample.name in self._table:
                 continue
             raw = metric_name(sample)
             name = self._names.get(raw)
             if name is None:
-                name = str(redact_names(raw))  # a label may hold what should not be there
+                name = str(redact_names(raw))  # a label may contain a secret
                 if len(self._names) >= MOST_SERIES or len(name) > MAX_NAME or not name.isprintable():
                     left_out += 1
                     continue
@@ -272,9 +272,9 @@ class PrometheusSampler:
             message = f"{left_out} series of {self._name} are left out: too many, or names that cannot be stored"
             yield event("series_left_out", at_ns, "warning", message, {"source": self._name, "series": left_out})
 
-    def _forget(self, there: set[str]) -> None:
-        """Make room for new series by those that the page does not have any more."""
-        for raw in self._names.keys() - there:
+    def _drop_missing(self, names: set[str]) -> None:
+        """Drop series that the page no longer has, so that new ones fit the limit."""
+        for raw in self._names.keys() - names:
             name = self._names.pop(raw)
             self._before.pop(("", name), None)
             self._offsets.pop(name, None)
@@ -289,10 +289,10 @@ class PrometheusSampler:
 
 
 def metric_name(sample: ExposedSample) -> str:
-    """Return the name of a sample's metric in the lake: that of Prometheus with its labels, sorted.
+    """Return the name of a sample's metric in the lake: Prometheus' name with sorted labels.
 
-    DCGM's labels that identify the device are left out, except its number and UUID; so are labels without
-    a value, which Prometheus takes for labels that are not there.
+    DCGM's labels that identify the device are left out, except its number and UUID. Labels with an empty value are left
+    out, too, because Prometheus treats them as missing.
     """
     labels = {name: value for name, value in sample.labels.items() if value}
     if "UUID" in labels:

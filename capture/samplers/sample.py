@@ -36,11 +36,11 @@ _MOST_BYTES: Final = 1 << 20
 
 
 class UnavailableError(Exception):
-    """A value is not available; its text says why, in a few words."""
+    """A value is not available; the message is the reason, in a few words."""
 
 
 class Tree:
-    """Files below a root: ``/``, or a folder that a machine's /proc and /sys were copied to."""
+    """Files under a root: ``/``, or a folder with a copy of a machine's /proc and /sys."""
 
     def __init__(self, root: str = "/") -> None:
         self.root = root.rstrip("/")
@@ -57,27 +57,27 @@ class Tree:
         return b"".join(parts).decode("utf-8", "replace")
 
     def number(self, path: str) -> int:
-        """Return the whole number that a file holds. Raises `OSError`, `ValueError`."""
+        """Return the integer in a file. Raises `OSError`, `ValueError`."""
         return int(self.text(path))
 
     def names(self, path: str) -> list[str]:
-        """Return what a folder holds, sorted. Raises `OSError`."""
+        """Return the sorted names in a folder. Raises `OSError`."""
         return sorted(os.listdir(f"{self.root}/{path}"))  # noqa: PTH208 - paths as objects cost more than the listing
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder."""
+        """Whether a file or folder exists."""
         return Path(f"{self.root}/{path}").exists()
 
 
 class Reading:
-    """One row in the making.
+    """A row that is being read.
 
     Attributes
     ----------
     columns
-        What was found.
+        Values by column.
     unavailable
-        Why a column that was looked for is missing.
+        Reasons of missing columns.
     """
 
     def __init__(self, **columns: Any) -> None:  # noqa: ANN401 - columns of any type
@@ -85,23 +85,23 @@ class Reading:
         self.unavailable: dict[str, str] = {}
 
     def take(self, columns: Iterable[str], read: Callable[[], Mapping[str, Any]]) -> None:
-        """Take columns from a source; where it fails, all of them are missing for the same reason."""
+        """Read columns from a source. If it fails, all of them are missing with the same reason."""
         try:
             self.columns.update(read())
-        except Exception as error:  # noqa: BLE001 - whatever a host has in store, the other columns are read
+        except Exception as error:  # noqa: BLE001 - the other columns must still be read
             self.unavailable.update(dict.fromkeys(columns, reason(error)))
 
     def row(self) -> dict[str, Any]:
-        """Return the row, with the column ``unavailable``; a number that no column can hold is none."""
+        """Return the row with the column ``unavailable``. An integer above 64 bits counts as out of range."""
         for column, value in self.columns.items():
             if type(value) is int and not -(1 << 63) <= value < 1 << 63:
                 self.columns[column], self.unavailable[column] = None, OUT_OF_RANGE
-        missing = {column: why for column, why in self.unavailable.items() if self.columns.get(column) is None}
+        missing = {column: text for column, text in self.unavailable.items() if self.columns.get(column) is None}
         return {**self.columns, "unavailable": json_text(missing) if missing else None}
 
 
 def reason(error: Exception) -> str:
-    """Return in a few words why something could not be read; never what was read."""
+    """Return the reason of a failed read in a few words, without any content of the source."""
     if isinstance(error, UnavailableError):
         return str(error)
     if isinstance(error, OSError):
@@ -112,7 +112,7 @@ def reason(error: Exception) -> str:
 
 
 class Row(NamedTuple):
-    """One row of a table of frames, by its contract's columns; `at_ns` is monotonic."""
+    """One row of a table of frames, by its contract's columns. `at_ns` is the monotonic time."""
 
     table: str
     columns: Mapping[str, Any]
@@ -120,7 +120,7 @@ class Row(NamedTuple):
 
 
 class Value(NamedTuple):
-    """One value of a metric, as of now."""
+    """The current value of a metric."""
 
     metric: str
     kind: str
@@ -129,36 +129,36 @@ class Value(NamedTuple):
 
 Sample = Row | Value
 Holders = Callable[[], Mapping[int, StreamName]]
-"""Gives the processes of this host that record, by pid."""
+"""Returns the recording processes of this host, by pid."""
 
 
 class Sampler(Protocol):
-    """One source. All its methods are called by one thread."""
+    """A source of samples. A single thread calls its methods."""
 
     def sample(self, now_ns: int) -> Iterable[Sample]:
-        """Return what is due now, a monotonic time; rows or events name what is not available. No raise."""
+        """Return the samples due at a monotonic time, with rows or events for unavailable values. Never raises."""
 
     def close(self) -> None:
-        """Let go of all that is open, and wait for nothing."""
+        """Close all resources, without waiting."""
 
 
 @dataclass(slots=True)
 class SourceStatus:
-    """Which failures of a source were reported: each becomes one event, and one more when the source works again."""
+    """Events of a source: one for each new failure, and one when the source works again."""
 
     source: str
     _reported: set[str] = field(default_factory=set)
 
-    def failed(self, why: str, now_ns: int, **attributes: object) -> list[Row]:
-        """Return an event for a failure that is new, else nothing."""
-        if why in self._reported:
+    def failed(self, problem: str, now_ns: int, **attributes: object) -> list[Row]:
+        """Return an event for a new failure; empty if it was reported before."""
+        if problem in self._reported:
             return []
-        self._reported.add(why)
-        message = f"{self.source} cannot be sampled: {why}"
+        self._reported.add(problem)
+        message = f"{self.source} cannot be sampled: {problem}"
         return [event("sampler_unavailable", now_ns, "warning", message, {"source": self.source, **attributes})]
 
     def recovery_event(self, now_ns: int) -> list[Row]:
-        """Return an event if there was a failure that is over."""
+        """Return an event if the source had failed; empty otherwise."""
         if not self._reported:
             return []
         self._reported.clear()
@@ -175,7 +175,7 @@ Columns = dict[str, Any]
 
 
 def held_by(ranks: Sequence[StreamName]) -> Columns:
-    """Return the columns of a device that these ranks hold."""
+    """Return the holder columns of a device that these ranks use."""
     runs = {(name.run, name.attempt) for name in ranks}
     numbers = {name.rank for name in ranks}
     columns: Columns = {"holder_count": len({(name.run, name.attempt, name.rank) for name in ranks})}
@@ -188,14 +188,14 @@ def held_by(ranks: Sequence[StreamName]) -> Columns:
 
 
 def by_process(pids: Sequence[int], holders: Mapping[int, StreamName]) -> list[StreamName]:
-    """Return the ranks whose processes are on a device."""
+    """Return the ranks of the processes on a device."""
     return [holders[pid] for pid in pids if pid in holders]
 
 
 def by_environment(
     index: int | None, uuid: str, holders: Mapping[int, StreamName], tree: Tree
 ) -> list[StreamName] | None:
-    """Return the ranks that say that they use a device; None if no rank says which it uses."""
+    """Return the ranks that use a device by their environment variables; None if no rank has these variables."""
     ranks: list[StreamName] = []
     any_choice = False
     for pid, name in sorted(holders.items()):
@@ -207,7 +207,7 @@ def by_environment(
 
 
 def _choice(environment: Mapping[str, str]) -> str | None:
-    """Return the number or the beginning of the UUID of the device that a process uses; None if that is not said."""
+    """Return the number, or the beginning of the UUID, of the device that a process uses; None if unknown."""
     local = environment.get("LOCAL_RANK", "")
     visible = [part.strip() for part in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
     if len(visible) == 1:
@@ -220,28 +220,28 @@ def _choice(environment: Mapping[str, str]) -> str | None:
 
 
 def _environment(tree: Tree, pid: int) -> dict[str, str]:
-    """Return these two variables of a process, and no other: the rest is none of our business."""
+    """Return only these two variables of a process, because others may be secret."""
     try:
         pairs = tree.text(f"proc/{pid}/environ").split("\0")
     except OSError:
         return {}
-    wanted = ("CUDA_VISIBLE_DEVICES=", "LOCAL_RANK=")
-    return dict(pair.split("=", 1) for pair in pairs if pair.startswith(wanted))
+    prefixes = ("CUDA_VISIBLE_DEVICES=", "LOCAL_RANK=")
+    return dict(pair.split("=", 1) for pair in pairs if pair.startswith(prefixes))
 
 
 class SampleWriter:
-    """Writes what the samplers of one process give.
+    """Writes the samples of one process's samplers.
 
     Parameters
     ----------
     sink, events, meter
-        Of the run that the rows go to.
+        Parts of the run that records the samples.
     samplers
-        Asked at each tick.
+        Samplers to call at each tick.
 
     Notes
     -----
-    Times are monotonic, so a wall clock that is set back moves nothing.
+    Times are monotonic, so setting the wall clock has no effect.
     """
 
     def __init__(self, sink: Sink, events: Events, meter: Meter, samplers: Sequence[Sampler]) -> None:
@@ -251,7 +251,7 @@ class SampleWriter:
         self._scalars: dict[str, Scalar] = {}
 
     def tick(self) -> None:
-        """Ask each sampler once and write down what it gives. Nothing is raised."""
+        """Call each sampler once and write its samples. Nothing is raised."""
         for sampler in self._samplers:
             now_ns = time.monotonic_ns()
             try:
@@ -261,7 +261,7 @@ class SampleWriter:
                             self._sink.record(sample.table, sample.columns, sample.at_ns)
                     else:
                         self._add(sample)
-            except Exception as error:  # noqa: BLE001 - a bug of ours must cost this sampler's row and no other
+            except Exception as error:  # noqa: BLE001 - a bug in one sampler must not affect others
                 self._report(type(sampler).__name__, error)
 
     def _add(self, value: Value) -> None:
@@ -275,7 +275,7 @@ class SampleWriter:
         for sampler in self._samplers:
             try:
                 sampler.close()
-            except Exception as error:  # noqa: BLE001 - the next one's turn must come
+            except Exception as error:  # noqa: BLE001 - the other samplers must be closed, too
                 self._report(type(sampler).__name__, error)
 
     def _report(self, name: str, error: Exception) -> None:

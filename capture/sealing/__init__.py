@@ -1,1 +1,1 @@
-"""Sealing: slots and frames become Parquet segments."""
+"""Sealing: convert slots and frames to Parquet segments."""

@@ -1,1 +1,1 @@
-"""Spool: a process's folder on the local disk, what the files in it say, and whose it is."""
+"""Spool: the folder of a process on the local disk, its files, and its owner."""

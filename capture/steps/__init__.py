@@ -1,1 +1,1 @@
-"""Steps: what takes how long: steps, phases, waits, collectives, profiles, FLOPs."""
+"""Steps: the timing of training: steps, phases, waits, collectives, profiles, FLOPs."""

@@ -1,1 +1,1 @@
-"""Training: what a training loop talks to."""
+"""Training: the interface for training loops."""

@@ -214,13 +214,13 @@ def test_the_monitor_makes_a_worker_due_for_the_fallback(site):
         str(site.local), str(site.first), {}, "", {str(site.first): BreakerState(6, is_open=True, wait_s=60.0)}
     )
     assert monitor.look()  # the dead stream is to be sealed
-    monitor.reported(run(replace(task, fallback=fallback), _Never()))
+    monitor.add_result(run(replace(task, fallback=fallback), _Never()))
     assert not monitor.look()
     monitor._breaker_states[str(site.first)] = BreakerState(6, is_open=True, wait_s=60.0, away_s=1.0)
     monitor._rests.clear()
     assert monitor.look()
     done = run(replace(task, breaker_states=monitor.breaker_states(), fallback=fallback), _Never())
-    monitor.reported(done)
+    monitor.add_result(done)
     assert (done.done.fallback, monitor.figures.fallback_segments) == (5, 5)
 
 

@@ -235,7 +235,7 @@ def test_a_device_that_was_lost_before_the_start_is_told(player, sampler):
     rows, events = sampled(sampler, 1)
     assert FIRST in rows
     assert SECOND_GPU not in rows
-    assert events["gpu_lost"]["message"] == "GPU 1 of this host is lost since before the start: GPU is lost"
+    assert events["gpu_lost"]["message"] == "GPU 1 of this host was lost before the start: GPU is lost"
     assert json.loads(events["gpu_lost"]["attributes"]) == {"device_index": 1, "reason": "GPU is lost"}
     assert "gpu_lost" not in sampled(sampler, 1 + RARE_NS // SECOND)[1]
     player.failing.clear()

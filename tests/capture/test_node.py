@@ -180,7 +180,7 @@ def test_the_watch_sees_what_an_errand_would_do(place):
         WorkerTask(str(place.local), str(place.spool), {}, "", watch.breaker_states(), watch.read()), _Never(), 1.0
     )
     assert (report.done.streams, report.failed) == (1, False)
-    watch.reported(report)
+    watch.add_result(report)
     assert not watch.look()
     assert watch.figures.sent_segments == len(segments(place.spool)) > 0
     assert watch.figures.sent_bytes > 0
@@ -250,5 +250,5 @@ def _look(place, watch):
     report = send(
         WorkerTask(str(place.local), str(place.spool), {}, "", watch.breaker_states(), watch.read()), _Never(), 1.0
     )
-    watch.reported(report)
+    watch.add_result(report)
     return report

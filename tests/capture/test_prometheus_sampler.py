@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from ranklake.capture.samplers.dcgm import blank, load_table
+from ranklake.capture.samplers.dcgm import blank_reason, load_table
 from ranklake.capture.samplers.exposition import NotExpositionError, parse
 from ranklake.capture.samplers.prometheus import MOST_SERIES, FetchError, PrometheusSampler, fetch, redact_url
 from ranklake.capture.samplers.sample import Row, Value
@@ -215,7 +215,7 @@ def test_numbers_that_no_column_holds_are_no_values():
 )  # fmt: skip
 def test_dcgms_blanks_are_no_values(value, why):
     """As dcgm_structs.h has them."""
-    assert blank(value) == why
+    assert blank_reason(value) == why
 
 
 # ── any page ──

@@ -291,7 +291,7 @@ def _look(watch: SpoolMonitor, duty: Duty, over: threading.Event) -> PassResult:
         if not watch.look():
             return PassResult(alive=watch.alive, foreign=watch.foreign)
         report = send(duty.worker_task(watch), over, GRACE_S)
-        watch.reported(report)
+        watch.add_result(report)
         watch.look()
     except Exception as error:  # noqa: BLE001 - the local spool vanished, say; the next look may find it
         return PassResult(troubles=(f"{duty.root}: {type(error).__name__}: {error}",))
