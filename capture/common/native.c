@@ -1,11 +1,12 @@
-/* The hot path in C: the same slots as capture/common/layouts.py lays out, written by the same protocol as capture/lanes/slots.py.
+/* The hot path in C: writes slots with the layouts of capture/common/layouts.py by the protocol of
+ * capture/lanes/slots.py.
  *
- * Never required. Wheels carry it compiled (hatch_build.py), `python -m ranklake.capture.build` compiles it in place;
- * capture/common/native.py loads it if it is there and was built from this very file. Whatever is not plain (a full or ended file, a value that is no number, an odd
- * argument) goes to the Python code that stands behind every object here, so that there is one place where such things
- * are sorted out and counted.
+ * It is optional. Wheels contain it compiled (hatch_build.py); `python -m ranklake.capture.build` compiles it in place.
+ * capture/common/native.py loads it if it was built from this version of the file. Each object here has a Python
+ * function for all special cases (a full or retired file, a value that is not a number, an unexpected argument), so
+ * that these are handled and counted in a single place.
  *
- * All of it relies on the GIL; capture/common/native.py does not load it into an interpreter that has none.
+ * The code relies on the GIL; capture/common/native.py does not load it without one.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -67,7 +68,7 @@ static inline int64_t now_ns(void)
     return (int64_t)moment.tv_sec * 1000000000 + moment.tv_nsec;
 }
 
-/* Take a slot and hold its file; 0, with no exception set, if there is none to be had. */
+/* Take a slot and a buffer on its file. Returns 0, without an exception, if no slot is available. */
 static int take_slot(PyObject *lane, Py_ssize_t size, Py_buffer *held, char **slot)
 {
     PyObject *pair = PyObject_GetAttr(lane, s_pair);
@@ -79,7 +80,7 @@ static int take_slot(PyObject *lane, Py_ssize_t size, Py_buffer *held, char **sl
     Py_ssize_t offset = PyLong_AsSsize_t(number);
     Py_DECREF(number);
     if (PyObject_GetBuffer(PyTuple_GET_ITEM(pair, 0), held, PyBUF_WRITABLE) < 0)
-        goto no; /* released: the file was ended */
+        goto no; /* released: the file was retired */
     Py_DECREF(pair);
     if (offset < 0 || offset + size > held->len) {
         PyBuffer_Release(held);
@@ -94,7 +95,7 @@ no:
     return 0;
 }
 
-/* The commit word is the last field of every slot and reaches memory after all others. */
+/* Write a slot. The commit word is its last field, and is stored after all others. */
 static inline void commit(char *slot, const void *filled, Py_ssize_t size, Py_buffer *held)
 {
     memcpy(slot, filled, size - sizeof(uint32_t));
@@ -103,7 +104,7 @@ static inline void commit(char *slot, const void *filled, Py_ssize_t size, Py_bu
     PyBuffer_Release(held);
 }
 
-/* A plain number as a double; 0, with no exception set, for anything whose conversion could run foreign code. */
+/* Convert a plain number to a double. Returns 0, without an exception, if the conversion could run foreign code. */
 static inline int plain_double(PyObject *value, double *found)
 {
     if (PyFloat_Check(value)) {
@@ -132,7 +133,7 @@ static inline int plain_step(PyObject *step, int64_t *found)
     return !overflow;
 }
 
-/* ── Adder: what a handle of a metric writes with ── */
+/* ── Adder: writes the values of a metric's handle ── */
 
 typedef struct {
     PyObject_HEAD
@@ -218,10 +219,10 @@ static PyTypeObject AdderType = {
     .tp_dealloc = (destructor)adder_dealloc,
 };
 
-/* ── Logger: what `run.log` writes mappings with ── */
+/* ── Logger: writes the mappings of `run.log` ── */
 
 typedef struct {
-    PyObject *names; /* tuple; NULL marks a free place */
+    PyObject *names; /* tuple; NULL if the entry is free */
     PyObject *scalars, *rows;
     Py_ssize_t parts;
     uint32_t numbers[MOST_VALUES / ROW_WIDTH];
@@ -242,14 +243,15 @@ static void plan_clear(Plan *plan)
     Py_CLEAR(plan->rows);
 }
 
-/* Read the values of a dict of the plan's length in the order of its names; 0, with no exception set, if it has others or odd ones. */
+/* Read the values of a dict of the plan's length in the order of its names. Returns 0, without an exception, if it has
+ * other names or values that are not plain numbers. */
 static int pick_dict(const Plan *plan, PyObject *dict, Py_ssize_t count, double *values)
 {
     Py_ssize_t at = 0, place = 0;
     PyObject *key, *value;
     int same = 1;
     while (PyDict_Next(dict, &place, &key, &value)) {
-        if (!PyUnicode_CheckExact(key)) /* to compare it could run foreign code, in which the plan may go away */
+        if (!PyUnicode_CheckExact(key)) /* a comparison could run foreign code, which may free the plan */
             return 0;
         same = same && key == PyTuple_GET_ITEM(plan->names, at);
         if (!same)
@@ -259,7 +261,7 @@ static int pick_dict(const Plan *plan, PyObject *dict, Py_ssize_t count, double 
     }
     if (same)
         return 1;
-    for (at = 0; at < count; at++) { /* in another order, or equal names that are not the same objects */
+    for (at = 0; at < count; at++) { /* in another order, or names that are equal but not identical */
         PyObject *name = PyTuple_GET_ITEM(plan->names, at);
         value = PyDict_GetItemWithError(dict, name);
         if (value == NULL || !plain_double(value, &values[at])) {
@@ -283,7 +285,7 @@ static int pick_keywords(const Plan *plan, PyObject *const *args, PyObject *kwna
     return 1;
 }
 
-/* Write one part of a mapping; 0 if its file is full or was ended. */
+/* Write one part of a mapping; 0 if its file is full or was retired. */
 static int write_part(const Plan *plan, Py_ssize_t part, Py_ssize_t count, int64_t moment, int64_t step,
                       const double *values)
 {
@@ -311,7 +313,7 @@ static int write_part(const Plan *plan, Py_ssize_t part, Py_ssize_t count, int64
     return 1;
 }
 
-/* Hand a part that found no place to Python: the same call again, with the names of that part alone. */
+/* Pass a part that was not written to Python, as a call with only the names of that part. */
 static int rest_slowly(const Logger *self, const Plan *plan, Py_ssize_t part, Py_ssize_t count, int64_t step,
                        const double *values)
 {
@@ -379,7 +381,7 @@ static PyObject *logger_call(PyObject *self, PyObject *const *args, size_t nargs
     }
     if (plan == NULL)
         goto slow;
-    /* Python may learn another plan in the middle of what follows; this one must stay whole. */
+    /* Python may replace the plan during the calls below, so work on a copy. */
     Plan kept = *plan;
     Py_INCREF(kept.names);
     Py_INCREF(kept.scalars);
@@ -408,7 +410,7 @@ static PyObject *logger_learn(Logger *self, PyObject *args)
     }
     for (Py_ssize_t i = 0; i < count; i++)
         if (!PyUnicode_CheckExact(PyTuple_GET_ITEM(names, i))) {
-            PyErr_SetString(PyExc_TypeError, "names must be plain text");
+            PyErr_SetString(PyExc_TypeError, "names must be of type str");
             return NULL;
         }
     Plan fresh = {.parts = parts};
@@ -494,12 +496,12 @@ static PyTypeObject LoggerType = {
     .tp_methods = logger_methods,
 };
 
-/* ── Frame and Stack: see capture/steps/progress.py, whose words hold here ── */
+/* ── Frame and Stack: see their documentation in capture/steps/progress.py ── */
 
 typedef struct Frame {
     PyObject_HEAD
-    PyObject *parent, *owner, *step; /* NULL is None */
-    int64_t start, inner, span_id, number; /* start: ABSENT is None */
+    PyObject *parent, *owner, *step; /* NULL means None */
+    int64_t start, inner, span_id, number; /* start: ABSENT means None */
     int64_t spent[PHASES];
     char adds;
 } Frame;
@@ -535,7 +537,7 @@ static PyObject *frame_get_object(Frame *self, void *offset)
     return Py_NewRef(found == NULL ? Py_None : found);
 }
 
-/* Not a T_OBJECT member, which would keep None itself: the code here takes whatever is there for a frame. */
+/* Not a T_OBJECT member, which would store None itself: this code expects a frame or NULL. */
 static int frame_set_object(Frame *self, PyObject *value, void *offset)
 {
     if (value == Py_None)
@@ -643,12 +645,12 @@ static PyTypeObject FrameType = {
 
 typedef struct {
     PyObject_HEAD
-    uint64_t thread;  /* the one that has its top here; ids of thread states are never used again */
-    PyObject *top;    /* NULL is None */
+    uint64_t thread;  /* thread whose top is stored here; ids of thread states are never reused */
+    PyObject *top;    /* NULL means None */
 } Stack;
 
-/* The calling thread's top, borrowed; NULL for none. Other threads than the first keep theirs where threads keep such
- * things, so that it goes when they do. */
+/* The calling thread's top, as a borrowed reference; NULL for none. All threads except the first store it in their
+ * thread state's dict, so that it is freed when the thread ends. */
 static Frame *stack_top(Stack *self)
 {
     if (PyThreadState_GetID(PyThreadState_Get()) == self->thread)
@@ -787,7 +789,7 @@ typedef struct {
     int32_t microbatch;
     uint32_t name;
     int column, done_count;
-    Frame *done[KEPT]; /* frames to use again */
+    Frame *done[KEPT]; /* frames for reuse */
 } Phase;
 
 static PyObject *phase_enter(PyObject *object, PyObject *unused)
@@ -810,7 +812,7 @@ static PyObject *phase_enter(PyObject *object, PyObject *unused)
     Py_DECREF(id);
     Frame *parent = stack_top(self->stack);
     if (parent == NULL) {
-        /* Perhaps another thread than the step's; see capture/steps/phase.py. */
+        /* Possibly another thread than the step's; see capture/steps/phase.py. */
         PyObject *step = PyObject_GetAttr(self->progress, s_current);
         if (step == NULL)
             goto no;
@@ -827,7 +829,7 @@ static PyObject *phase_enter(PyObject *object, PyObject *unused)
     frame->inner = 0;
     if (stack_set_top(self->stack, (PyObject *)frame) < 0)
         goto no;
-    Py_DECREF(frame); /* the stack holds it */
+    Py_DECREF(frame); /* the stack has a reference */
     frame->start = now_ns();
     return Py_NewRef(object);
 no:
@@ -992,7 +994,7 @@ static inline int plain_integer(PyObject *value, int64_t *found)
     return value != Py_None && plain_step(value, found);
 }
 
-/* Returns where the step's row is, as `Lane.put` does; None if neither row was written, False if only the span's was. */
+/* Returns the place of the step's row, as `Lane.put` does; None if no row was written, False if only the span was. */
 static PyObject *put_step(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
