@@ -79,7 +79,7 @@ def reassign(recorder: Recorder, launch: Launch) -> Path | None:
     is_sealed = recorder.stream is not None and _is_sealed(recorder.stream)
     if is_sealed:
         _record_change(recorder, before, launch)
-        row = {"event": "rank_end", "severity": "info", "message": f"goes on as rank {launch.rank} of {launch.run}"}
+        row = {"event": "rank_end", "severity": "info", "message": f"continues as rank {launch.rank} of {launch.run}"}
         recorder.records["events"].append(time.monotonic_ns(), row)
     stream = recorder.reassign(launch)
     if stream is None:

@@ -257,7 +257,7 @@ class GpuSampler:
             attributes = {**self._device_columns(xid.uuid), "xid": xid.code}
             if xid.gpu_instance is not None:
                 attributes |= {"gpu_instance": xid.gpu_instance, "compute_instance": xid.compute_instance}
-            yield event("xid", xid.at_ns, "error", f"XID {xid.code} on {xid.uuid or 'a GPU that is gone'}", attributes)
+            yield event("xid", xid.at_ns, "error", f"XID {xid.code} on {xid.uuid or 'a lost GPU'}", attributes)
         if watch.trouble and not watch.refused:
             yield from self._xid_status.failed(watch.trouble, now_ns)
 

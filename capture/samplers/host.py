@@ -67,7 +67,7 @@ def frequency(tree: Tree) -> Columns:
     if not hertz:
         lines = tree.text("proc/cpuinfo").splitlines()
         hertz = [float(line.partition(":")[2]) * 1e6 for line in lines if line.startswith("cpu MHz")]
-    return {"cpu_frequency_hz": sum(hertz) / len(hertz)} if hertz else _missing("no CPU tells its clock")
+    return {"cpu_frequency_hz": sum(hertz) / len(hertz)} if hertz else _missing("no CPU reports its clock")
 
 
 def temperature(tree: Tree) -> Columns:
@@ -108,7 +108,7 @@ class Energy:
                 spent += tree.number(f"{place}/{name}/max_energy_range_uj")
             self._joules += spent / 1e6
             self._last[name] = now
-        return {"energy_joules": self._joules} if packages else _missing("no package tells its energy")
+        return {"energy_joules": self._joules} if packages else _missing("no package reports its energy")
 
 
 def _missing(problem: str) -> Columns:

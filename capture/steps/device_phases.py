@@ -4,8 +4,7 @@
 
     host     ├ enter ─ launches kernels ─ exit ┤                     the phase's span, written at its exit
     stream            ● begin ── kernels ── end ●                    a child span on stream "cuda", written after `end`
-                                                                     has occurred; its duration goes to the step's
-                                                                     column
+                                                                     has occurred; it fills the step's column
 
 The host never waits for the GPU. If the process is killed in between, the host's span is recorded without GPU time. The
 step's column is then NULL, never the host's time.

@@ -101,7 +101,7 @@ class Phase:
                 spent = step.spent
                 before = spent[column]
                 spent[column] = duration - frame.inner + (0 if before == ABSENT else before)
-                step.spent = spent  # the hot path in C gives copies
+                step.spent = spent  # the hot path in C returns copies
         lane, span_id, size, microbatch, name = self._lane, frame.span_id, self._size, self._microbatch, self._name
         sequence = self._sequence
         try:

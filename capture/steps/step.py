@@ -213,7 +213,7 @@ class Step(Frame):
             return
         spent = self.spent
         spent[_DATA] = self._waited[1]
-        self.spent = spent  # the hot path in C gives copies
+        self.spent = spent  # the hot path in C returns copies
 
     def _misused(self) -> None:
         for table in ("steps", "spans"):
@@ -364,7 +364,7 @@ class Step(Frame):
         if place is None:  # the step is still open, or failed and has no row
             spent = self.spent
             spent[column] = duration + (0 if spent[column] == ABSENT else spent[column])
-            self.spent = spent  # the hot path in C gives copies
+            self.spent = spent  # the hot path in C returns copies
             return
         view, offset = place
         at = offset + STEPS.offset(f"{PHASES[column]}_ns")

@@ -1,6 +1,6 @@
 """Fingerprints: keyed hashes of values that must not be stored, and buckets of monitored features. Pure functions.
 
-Equal values have equal hashes. The hash is BLAKE2b with a key (RFC 7693): nobody can guess features without the key.
+Equal values have equal hashes. The hash is BLAKE2b with a key (RFC 7693): features cannot be guessed without the key.
 """
 
 import bisect
