@@ -249,7 +249,7 @@ def test_a_signal_is_told_once_however_long_that_takes(place):
 
         def slowly(name, *, dies):
             if threading.current_thread() is threading.main_thread():
-                again.wait(10 * preemption._MAIN_S)  # as on a machine that is busy
+                again.wait(10 * preemption._MAIN_THREAD_WAIT_S)  # as on a machine that is busy
             else:
                 again.set()
             tell(name, dies=dies)

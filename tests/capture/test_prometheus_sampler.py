@@ -363,7 +363,7 @@ def _cut(handler):
         (page("", 302, Location="http://127.0.0.1:1/"), "redirects elsewhere"),
         (page("a" * 5000), "more than 4096 bytes"),
         (page(b"\xff\xfe"), "not text"),
-        (_cut, "cut"),
+        (_cut, "truncated"),
         (_hang, "no answer in 0.3 s"),
         (_drip, "no answer in 0.3 s"),
     ],
