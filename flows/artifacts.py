@@ -64,10 +64,16 @@ def overdue_page(context: Context) -> str:
 
     The doctor's probes read only lake and spool. The result therefore does not depend on who runs the stages.
     """
-    rows = [(name, one) for name, one in _probe_stages(context) if one.is_wrong or one.what.startswith("not known")]
+    rows = [
+        (name, finding)
+        for name, finding in _probe_stages(context)
+        if finding.is_wrong or finding.what.startswith("not known")
+    ]
     if not rows:
         return "Nothing is overdue."
-    return pages.table(("stage", "what", "what to do"), [(name, one.what, one.remedy) for name, one in rows])
+    return pages.table(
+        ("stage", "what", "what to do"), [(name, finding.what, finding.remedy) for name, finding in rows]
+    )
 
 
 def _probe_stages(context: Context) -> Iterator[tuple[str, Finding]]:

@@ -185,7 +185,7 @@ def plan_release(
 
     Raises `NothingToReleaseError`, `UnknownTableError`.
     """
-    known = [name for name, one in lake.contracts().items() if one.kind in {"fact", "derived"}]
+    known = [name for name, contract in lake.contracts().items() if contract.kind in {"fact", "derived"}]
     for name in tables:
         if name not in known:
             raise UnknownTableError(name, hint=did_you_mean(name, known))
@@ -259,8 +259,15 @@ def _segments(
     if spool is None or "segment" not in kinds:
         return {}
     return {
-        Item("segment", one.table, one.day, f"{one.reason}: {one.name}", one.name.rows, one.sha256): one
-        for one in passing(lake.configured(spool=spool.config.spool), spool, tables)
+        Item(
+            "segment",
+            refused.table,
+            refused.day,
+            f"{refused.reason}: {refused.name}",
+            refused.name.rows,
+            refused.sha256,
+        ): refused
+        for refused in passing(lake.configured(spool=spool.config.spool), spool, tables)
     }
 
 

@@ -66,7 +66,9 @@ def as_stored(tables: "Tables", contract: "Contract") -> "Contract":
         raise LakeError(f"table {contract.table} is gone", where=tables.store.uri, hint="run it again")
     stored = {column.name for column in handle.schema().fields}
     checks = tuple(check for check in contract.checks if stored.issuperset(check.columns))
-    return replace(contract, columns=tuple(one for one in contract.columns if one.name in stored), checks=checks)
+    return replace(
+        contract, columns=tuple(column for column in contract.columns if column.name in stored), checks=checks
+    )
 
 
 OWN: Final = "suite:"

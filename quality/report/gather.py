@@ -150,7 +150,7 @@ def gather(lake: "Lake", sampled: "Mapping[CheckKey, FailingKeys]" = NO_SAMPLES)
     LakeUnreachableError, ranklake.lake.tables.live_files.DamagedLogError
         A log cannot be read, or is invalid.
     """
-    contracts = {name: one for name, one in lake.contracts().items() if one.kind in KINDS}
+    contracts = {name: contract for name, contract in lake.contracts().items() if contract.kind in KINDS}
     live = {name: days for name in contracts if (days := _live(lake.tables, name))}
     ctx = results_session(lake)
 
@@ -320,8 +320,12 @@ def _table(
         totals=_totals(counts, len(unknown)),
         checks=checks,
         partitions=partitions,
-        made_from=tuple(sorted({put.table for one in ROLLUPS if one.name == contract.table for put in one.inputs})),
-        used_by=tuple(sorted(one.name for one in ROLLUPS if contract.table in {put.table for put in one.inputs})),
+        made_from=tuple(
+            sorted({item.table for rollup in ROLLUPS if rollup.name == contract.table for item in rollup.inputs})
+        ),
+        used_by=tuple(
+            sorted(rollup.name for rollup in ROLLUPS if contract.table in {item.table for item in rollup.inputs})
+        ),
         sources=sources,
     )
 

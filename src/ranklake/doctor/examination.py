@@ -233,7 +233,9 @@ def examine(patient: Patient, limit_s: float = LIMIT_S, probes: Sequence[Probe] 
 
 def _missing_check(probe: Probe, findings: dict[str, list[Finding]]) -> str:
     """Return the first needed check that is not ok; empty if the probe can run."""
-    return next((name for name in probe.needs if any(one.state in {"failed", "skipped"} for one in findings[name])), "")
+    return next(
+        (name for name in probe.needs if any(finding.state in {"failed", "skipped"} for finding in findings[name])), ""
+    )
 
 
 class _ProbeThread(threading.Thread):

@@ -74,7 +74,7 @@ def _unencrypted_endpoints(patient: Patient) -> Iterator[Finding]:
         for name in ENDPOINTS
         if storage.get(name)
     }
-    variables = {one.upper() for one in ENDPOINTS} | {"AWS_ENDPOINT_URL_S3"}
+    variables = {name.upper() for name in ENDPOINTS} | {"AWS_ENDPOINT_URL_S3"}
     named |= {f"${name}": environment[name] for name in sorted(variables) if environment.get(name)}
     for where, url in named.items():
         if not url.lower().startswith("http://"):
@@ -229,7 +229,7 @@ def room(patient: Patient) -> Iterator[Finding]:
 
 def _file_in(root: str) -> Path | None:
     """Return the part of a folder's path that is a file, so that the folder cannot exist."""
-    return next((one for one in (Path(root), *Path(root).parents) if one.exists() and not one.is_dir()), None)
+    return next((path for path in (Path(root), *Path(root).parents) if path.exists() and not path.is_dir()), None)
 
 
 def _no_folder(file: Path) -> Finding:

@@ -62,7 +62,7 @@ def _secret_files(config: Config) -> Iterator[str]:
     storage = {place.partition(".")[2]: str(text) for place, text in values(config) if place.startswith("storage.")}
     keyrings = [str(value) for place, value in values(config) if place in KEYRINGS]
     storage |= {f"fallback {name}": text for name, text in config.spool.fallback_storage.items()}
-    for source in (*keyrings, *(one.keys for one in config.spool.prefixes), *storage.values()):
+    for source in (*keyrings, *(prefix.keys for prefix in config.spool.prefixes), *storage.values()):
         if source.startswith("file:") and is_reference(source):
             yield source.removeprefix("file:")
     if config.dask.tls_client_key:

@@ -134,7 +134,7 @@ def unmasked_values(values: pa.Array, mask: Mask, pseudonyms: Pseudonyms | None 
         )
     shown = mask_values(present, mask, pseudonyms).to_pylist()
     pairs = zip(present.to_pylist(), shown, strict=True)
-    differs = [one != other and one == one for one, other in pairs]  # noqa: PLR0124 - NaN counts as masked
+    differs = [value != other and value == value for value, other in pairs]  # noqa: PLR0124 - NaN counts as masked
     return present.filter(pa.array(differs, pa.bool_()))
 
 

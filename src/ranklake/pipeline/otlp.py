@@ -74,7 +74,7 @@ class OtlpSender:
         outcome = Outcome()
         for attempt in range(_ATTEMPTS):
             outcome = self._post(url, body)
-            if not outcome.is_passing or attempt == _ATTEMPTS - 1:
+            if not outcome.is_transient or attempt == _ATTEMPTS - 1:
                 break
             time.sleep(min(_LONGEST_WAIT_S, outcome.wait_s or _WAIT_S * 2**attempt))
         if outcome.error is not None:
@@ -90,7 +90,7 @@ class OtlpSender:
         except urllib.error.HTTPError as error:
             return outcome_of(error.code, error.headers.get("Retry-After"))
         except (OSError, ValueError, http.client.HTTPException) as error:
-            return Outcome(reason(error), is_passing=isinstance(error, OSError))
+            return Outcome(reason(error), is_transient=isinstance(error, OSError))
 
     def _note_rejected(self, answer: bytes) -> None:
         """Count the rejected items in an answer with OTLP's partial success."""

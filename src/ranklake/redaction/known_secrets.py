@@ -14,7 +14,7 @@ from ranklake.redaction.secret_names import secret_level
 MOST: Final = 256
 _SHORTEST, _SHORTEST_OF_WEAK, _LONGEST = 8, 16, 4096
 _PASSWORD: Final = re.compile(r"://[^/\s:@]{0,256}:([^\s@]{1,1024})@")
-_OTHER: Final = re.compile(r"[/~.].*|\S*://.*|[\d_.,:\-]+|\[redacted\].*|.*[\s<>{}].*", re.DOTALL)
+_NOT_SECRETS: Final = re.compile(r"[/~.].*|\S*://.*|[\d_.,:\-]+|\[redacted\].*|.*[\s<>{}].*", re.DOTALL)
 """Values that are not secrets: paths, URLs, numbers, sentences, templates."""
 
 _known: dict[str, None] = {}
@@ -87,7 +87,7 @@ def _learn(name: str, value: str) -> None:
 
 def _remember(secret: str) -> None:
     is_mixed = any(map(str.isdigit, secret)) and any(map(str.isalpha, secret))
-    if _SHORTEST <= len(secret) <= _LONGEST and is_mixed and not _OTHER.fullmatch(secret):
+    if _SHORTEST <= len(secret) <= _LONGEST and is_mixed and not _NOT_SECRETS.fullmatch(secret):
         for form in {secret, quote(secret, safe="")}:
             if form not in _known and len(_known) < MOST:
                 _known[form] = None

@@ -171,7 +171,7 @@ def sign(key: Key, unsigned: bytes, bond: bytes) -> tuple[bytes, str]:
 
     Raises `NoPlaceError` without such a footer.
     """
-    at = _place(unsigned, BLANK)
+    at = _mac_position(unsigned, BLANK)
     mac = _mac(key, unsigned, at, bond)
     return b"".join((memoryview(unsigned)[:at], mac.encode(), memoryview(unsigned)[at + len(mac) :])), mac
 
@@ -179,13 +179,13 @@ def sign(key: Key, unsigned: bytes, bond: bytes) -> tuple[bytes, str]:
 def is_signed_by(key: Key, signed: bytes, mac: str, bond: bytes) -> bool:
     """Whether a MAC in the footer of a segment is valid for these bytes, a key and a bond."""
     try:
-        at = _place(signed, mac)
+        at = _mac_position(signed, mac)
     except NoPlaceError:
         return False
     return hmac.compare_digest(_mac(key, signed, at, bond), mac)
 
 
-def _place(raw: bytes, mac: str) -> int:
+def _mac_position(raw: bytes, mac: str) -> int:
     if len(mac) != len(BLANK) or not mac.isascii():
         raise NoPlaceError("not a MAC")
     at = raw.rfind(_BEFORE + mac.encode() + b'"')

@@ -58,7 +58,7 @@ class Outcome(NamedTuple):
     """Result of an attempt: None, or the error; whether it is transient, and the delay before a retry."""
 
     error: str | None = None
-    is_passing: bool = False
+    is_transient: bool = False
     wait_s: float = 0.0
 
 
@@ -80,7 +80,7 @@ def send_all(job: dict[str, Any]) -> Iterator[str]:
                 yield f"{number}: delivered in {duration} s"
                 break
             yield f"{number}: lost in {duration} s: {outcome.error}"
-            if not outcome.is_passing or outcome.wait_s > _LONGEST_WAIT_S:
+            if not outcome.is_transient or outcome.wait_s > _LONGEST_WAIT_S:
                 break
             if attempt < most:
                 time.sleep(outcome.wait_s or _WAIT_S * 2 ** (attempt - 1))
@@ -105,7 +105,7 @@ def post(url: str, body: str) -> Outcome:
     except urllib.error.HTTPError as error:
         return outcome_of(error.code, error.headers.get("Retry-After"))
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return Outcome(reason(error), is_passing=not isinstance(_root(error), ssl.SSLError))
+        return Outcome(reason(error), is_transient=not isinstance(_root(error), ssl.SSLError))
 
 
 def without_account(parts: SplitResult) -> tuple[str, dict[str, str]]:
@@ -224,8 +224,8 @@ class AppriseSender:
         line = " ".join(self._lines[-1:])
         if refusal := _SMTP.search(line):
             status, _, text = refusal.groups()
-            return Outcome(f"SMTP {status}: {text}"[:150], is_passing=status < "500")
-        return Outcome(line[:150] or "not delivered", is_passing=True)
+            return Outcome(f"SMTP {status}: {text}"[:150], is_transient=status < "500")
+        return Outcome(line[:150] or "not delivered", is_transient=True)
 
     def _fitting(self, service: Any, message: dict[str, Any]) -> str:  # noqa: ANN401 - a plugin's class
         """Cut a text to the service's limit: many refuse longer texts."""
@@ -266,8 +266,8 @@ class AppriseSender:
                 answer = send(*args, **{**kwargs, "stream": True})
                 answer._content, answer._content_consumed = _body_of(answer), True  # noqa: SLF001 - no other way to limit it
             except Exception as error:
-                is_passing = not isinstance(_root(error), ssl.SSLError)
-                self._outcome = Outcome(reason(error), is_passing)
+                is_transient = not isinstance(_root(error), ssl.SSLError)
+                self._outcome = Outcome(reason(error), is_transient)
                 raise
             self._outcome = outcome_of(answer.status_code, answer.headers.get("Retry-After"))
             return answer
