@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Time = tuple[int, bool]
 """Ns since 1970, and whether in whole seconds."""
 
-How = Literal["finished", "preempted", "failed"]
+EndingKind = Literal["finished", "preempted", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Ending:
         Time, ns since 1970; None if the line has none.
     """
 
-    how: How
+    kind: EndingKind
     reason: str
     at_ns: int | None = None
 
@@ -76,7 +76,7 @@ _CANCELLED: Final = re.compile(
     r"\*\*\* (?:JOB|STEP) \S+ (?:ON \S+ )?CANCELLED AT (?P<at>\d[\dT:.-]+)"
     r"(?: DUE TO (?P<reason>[A-Za-z ]*[A-Za-z]))?"
 )
-_SIGNS: Final[tuple[tuple["re.Pattern[str]", How, str], ...]] = (
+_ENDING_PATTERNS: Final[tuple[tuple["re.Pattern[str]", EndingKind, str], ...]] = (
     (
         re.compile(r"after training is done\b|\bTraining (?:successfully )?completed\b"),
         "finished",
@@ -92,8 +92,8 @@ _SIGNS: Final[tuple[tuple["re.Pattern[str]", How, str], ...]] = (
     (re.compile(r"^srun: error: .*Exited with exit code [1-9]"), "failed", "a task ended with an error"),
     (re.compile(r"^Traceback \(most recent call last\)"), "failed", "an exception"),
 )
-_EVENTS: Final[dict[How, str]] = {"finished": "run_end", "preempted": "preemption", "failed": "failure"}
-_LIKELIHOOD: Final[dict[How, int]] = {"failed": 0, "preempted": 1, "finished": 2}
+_EVENTS: Final[dict[EndingKind, str]] = {"finished": "run_end", "preempted": "preemption", "failed": "failure"}
+_LIKELIHOOD: Final[dict[EndingKind, int]] = {"failed": 0, "preempted": 1, "finished": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +221,9 @@ def ending(text: str) -> Ending | None:
     """Return the ending that a line reports; None if it reports none."""
     if cancelled := _CANCELLED.search(text):
         reason = (cancelled["reason"] or "cancelled").strip().lower()
-        how: How = "failed" if "failure" in reason else "preempted"
-        return Ending(how, f"scheduler: {reason}", moment_ns(cancelled["at"].rstrip(".")))
-    return next((Ending(how, reason) for pattern, how, reason in _SIGNS if pattern.search(text)), None)
+        kind: EndingKind = "failed" if "failure" in reason else "preempted"
+        return Ending(kind, f"scheduler: {reason}", moment_ns(cancelled["at"].rstrip(".")))
+    return next((Ending(kind, reason) for pattern, kind, reason in _ENDING_PATTERNS if pattern.search(text)), None)
 
 
 def likelier_ending(first: Ending | None, second: Ending | None) -> Ending | None:
@@ -233,13 +233,13 @@ def likelier_ending(first: Ending | None, second: Ending | None) -> Ending | Non
     """
     if first is None or second is None:
         return first or second
-    return second if _LIKELIHOOD[second.how] > _LIKELIHOOD[first.how] else first
+    return second if _LIKELIHOOD[second.kind] > _LIKELIHOOD[first.kind] else first
 
 
 def add_ending(recording: "ImportedRun", end: Ending, at_ns: int, step: int | None = None, rank: int = 0) -> None:
     """Add the event of an ending and a `rank_end`, at the ending's time if it is later than `at_ns`, else `at_ns`."""
     ts_ns = at_ns if end.at_ns is None else max(at_ns, end.at_ns)
     attributes = json.dumps({"reason": end.reason, "told_by": "log"}, separators=(",", ":"))
-    severity = {"finished": "info", "preempted": "warning", "failed": "error"}[end.how]
-    for event in (_EVENTS[end.how], "rank_end"):
+    severity = {"finished": "info", "preempted": "warning", "failed": "error"}[end.kind]
+    for event in (_EVENTS[end.kind], "rank_end"):
         recording.row("events", ts_ns, rank, event=event, severity=severity, step=step, attributes=attributes)

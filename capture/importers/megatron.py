@@ -204,7 +204,7 @@ def _end_attempt(log: Log) -> None:
         return
     recording = log.attempts[-1]
     unlogged_ns = min((end.at_ns or 0) - log.now_ns, log.interval_ns)
-    if end.how != "finished" and unlogged_ns > 0:  # steps after the last line
+    if end.kind != "finished" and unlogged_ns > 0:  # steps after the last line
         recording.row(
             "spans", log.now_ns, name="unlogged", kind="phase", duration_ns=unlogged_ns, span_id=0,
             attributes='{"unfinished":true}',

@@ -1,1 +1,1 @@
-"""Provenance: which rank of which run this is, and what it runs: code, packages, seeds, topology."""
+"""Provenance: finds out rank and run of this process, and its code, packages, seeds and topology."""

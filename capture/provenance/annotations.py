@@ -1,4 +1,4 @@
-"""Annotations: names, tags, notes and summary values of a run, each a row of ``annotations``; the last counts."""
+"""Annotations: names, tags, notes and summary values of a run, as rows of ``annotations``. The last row is valid."""
 
 import getpass
 import math
@@ -12,40 +12,41 @@ from ranklake.redaction.redact import redact_names
 SCRIPT: Final = "script"
 TRAINER: Final = "trainer"
 PERSON: Final = "person"
-_LONGEST_KEY: Final = 512
-_LONGEST: Final = 8192
+_MAX_KEY_CHARACTERS: Final = 512
+_MAX_CHARACTERS: Final = 8192
 
 
 def annotation(
     kind: str, key: object = None, value: object = None, *, source: str, removed: bool = False
 ) -> dict[str, Any]:
-    """Return a row of ``annotations``, redacted, without what is not known.
+    """Return a redacted row of ``annotations``, without columns that are NULL.
 
-    Raises `BadValueError` for a key, a name or a note without a letter.
+    Raises `BadValueError` for an empty key, name or note.
     """
     row: dict[str, Any] = {"kind": kind, "source": source, "author": _author()}
     if kind in {"tag", "summary"}:
-        row["key"] = _one_line(key, _LONGEST_KEY, f"the name of a {kind}", redacted_name)
+        row["key"] = _one_line(key, _MAX_KEY_CHARACTERS, f"the name of a {kind}", redacted_name)
     if removed:
         return row | {"removed": True}
     if kind == "note":
-        return row | {"text": _one_line(value, _LONGEST, "a note", redacted_text)}
+        return row | {"text": _one_line(value, _MAX_CHARACTERS, "a note", redacted_text)}
     if kind == "name":
-        return row | {"value": _one_line(value, _LONGEST_KEY, "a name", redacted_name)}
+        return row | {"value": _one_line(value, _MAX_KEY_CHARACTERS, "a name", redacted_name)}
     if kind == "summary":
         row["number"] = _number(value)
-    shown = (
+    value_text = (
         None
         if value is None
-        else redacted_name(value, _LONGEST)
+        else redacted_name(value, _MAX_CHARACTERS)
         if isinstance(value, str)
         else json_text(redact_names(to_json(value)))
     )
-    return {column: said for column, said in (row | {"value": shown or None}).items() if said is not None}
+    row["value"] = value_text or None
+    return {column: content for column, content in row.items() if content is not None}
 
 
-def _one_line(value: object, longest: int, subject: str, redaction: Callable[[object, int], str]) -> str:
-    line = "" if value is None else " ".join(redaction(value, longest).split())
+def _one_line(value: object, max_characters: int, subject: str, redaction: Callable[[object, int], str]) -> str:
+    line = "" if value is None else " ".join(redaction(value, max_characters).split())
     if not line:
         raise BadValueError(f"{subject} is empty")
     return line
@@ -55,10 +56,10 @@ def _number(value: object) -> float | None:
     if isinstance(value, (str, bool)) or value is None:
         return None
     try:
-        value_found = number(value)
+        result = number(value)
     except (BadValueError, TypeError):
         return None
-    return value_found if math.isfinite(value_found) else None
+    return result if math.isfinite(result) else None
 
 
 def _author() -> str | None:
@@ -69,13 +70,13 @@ def _author() -> str | None:
 
 
 def incident_mark(incident: str, mark: str, why: str) -> dict[str, Any]:
-    """Return a row of ``annotations`` by which a person marks an incident. Raises `BadValueError` without a reason."""
-    text = _one_line(why, _LONGEST, "the reason", redacted_text)
+    """Return a row of ``annotations`` with a person's mark of an incident. Raises `BadValueError` without a reason."""
+    text = _one_line(why, _MAX_CHARACTERS, "the reason", redacted_text)
     return {"kind": "mark", "source": PERSON, "author": _author(), "key": incident, "value": mark, "text": text}
 
 
 class Annotations:
-    """The annotations of one run, as its process gives them."""
+    """Records the annotations of one run."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -84,7 +85,7 @@ class Annotations:
     def add(
         self, kind: str, key: object = None, value: object = None, *, removed: bool = False, source: str = SCRIPT
     ) -> None:
-        """Record one; nothing is raised."""
+        """Record an annotation. Never raises."""
         if self._sink.is_idle:
             self._sink.miss("annotations")
             return
@@ -93,53 +94,53 @@ class Annotations:
 
 
 class Tags:
-    """The tags of one run; each that is added or taken back is a row of ``annotations``."""
+    """The tags of one run. Each addition and removal is a row of ``annotations``."""
 
     def __init__(self, annotations: Annotations) -> None:
         self._annotations = annotations
 
     def add(self, *tags: object, **valued: object) -> None:
-        """Add tags, some with a value; of one that is added again the last value counts."""
+        """Add tags without a value, and tags with one by keyword. Adding a tag again replaces its value."""
         for tag in tags:
             self._annotations.add("tag", tag)
         for tag, value in valued.items():
             self._annotations.add("tag", tag, value)
 
     def remove(self, *tags: object) -> None:
-        """Take tags back. That they were there stays in the table."""
+        """Remove tags. The table keeps their history."""
         for tag in tags:
             self._annotations.add("tag", tag, removed=True)
 
 
 class Summary(MutableMapping[str, Any]):
-    """Summary of a run: numbers and texts by name; the last value set counts.
+    """Summary of a run: numbers and texts by name.
 
         run.summary["best_loss"] = 1.93
         run.summary.update(tokens_to_2=4e9, verdict="converged")
 
-    Each assignment is a row of ``annotations``, and so is each deletion: nothing is overwritten.
+    Each assignment and deletion is a row of ``annotations``, so the table keeps all values.
     """
 
     def __init__(self, annotations: Annotations) -> None:
         self._annotations = annotations
-        self._known: dict[str, Any] = {}
+        self._values: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - whatever was set
-        return self._known[name]
+        return self._values[name]
 
     def __setitem__(self, name: str, value: Any) -> None:  # noqa: ANN401 - likewise
-        self._known[text(name, _LONGEST_KEY)] = value
+        self._values[text(name, _MAX_KEY_CHARACTERS)] = value
         self._annotations.add("summary", name, value)
 
     def __delitem__(self, name: str) -> None:
-        self._known.pop(text(name, _LONGEST_KEY), None)
+        self._values.pop(text(name, _MAX_KEY_CHARACTERS), None)
         self._annotations.add("summary", name, removed=True)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
+        return iter(self._values)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._values)
 
     def __repr__(self) -> str:
-        return f"Summary({self._known!r})"
+        return f"Summary({self._values!r})"

@@ -1,6 +1,6 @@
-"""Environment: packages, lock file, container, variables of launcher and scheduler, and when the job was submitted.
+"""Environment: reads packages, lock file, container, environment variables, and the time of the job's submission.
 
-Nothing here imports a framework, starts a device or draws a random number.
+Nothing here imports a framework, initializes a device or draws a random number.
 """
 
 import datetime as dt
@@ -21,7 +21,7 @@ from ranklake.redaction.redact import redact_names, redact_uri
 Facts = dict[str, Any]
 SIZES: Final = ("dp_size", "tp_size", "pp_size", "ep_size", "cp_size")
 UNSEEDED: Final = 67280421310721
-"""What torch's generators begin with (c10/core/GeneratorImpl.h, default_rng_seed_val): nobody has set a seed yet."""
+"""Seed of torch's generators before a program sets one (c10/core/GeneratorImpl.h, default_rng_seed_val)."""
 
 _DIMENSIONS: Final = {
     **dict.fromkeys(("dp", "ddp", "fsdp", "hsdp", "data", "dp_replicate", "dp_shard", "replicate", "shard"), "dp_size"),
@@ -40,9 +40,9 @@ _MEGATRON: Final = {
 
 
 def framework_facts() -> Facts:
-    """Return the columns that torch tells, if it has been imported: versions, seed, determinism; none without it.
+    """Return versions, seed and determinism of torch by column; empty if torch is not imported.
 
-    Raises whatever a half-imported torch raises.
+    Raises any exception of a partly imported torch.
     """
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "initial_seed"):
@@ -61,11 +61,11 @@ def framework_facts() -> Facts:
 
 
 def flags() -> Facts:
-    """Return the framework's flags that bear on determinism, by name; none without torch."""
+    """Return torch's flags that affect determinism, by name; empty if torch is not imported."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "initial_seed"):
         return {}
-    asked: dict[str, Callable[[], Any]] = {
+    getters: dict[str, Callable[[], Any]] = {
         "cudnn_deterministic": lambda: torch.backends.cudnn.deterministic,
         "cudnn_benchmark": lambda: torch.backends.cudnn.benchmark,
         "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled,
@@ -73,32 +73,32 @@ def flags() -> Facts:
         "float32_matmul_precision": torch.get_float32_matmul_precision,
         "torch_is_unseeded": lambda: torch.initial_seed() == UNSEEDED,
     }
-    return _answers(asked)
+    return _values(getters)
 
 
 def generator_states() -> Facts:
-    """Return digests of the states of Python's and numpy's global generators, where they are in use.
+    """Return digests of the states of Python's and numpy's global generators, if these are imported.
 
-    Two runs with equal digests draw the same numbers from there on. A state does not tell its seed.
+    Two runs with equal digests draw the same numbers from then on. A seed cannot be read from a state.
     """
-    asked: dict[str, Callable[[], Any]] = {}
+    getters: dict[str, Callable[[], Any]] = {}
     random = sys.modules.get("random")
     if random is not None:
-        asked["python_random_sha256"] = lambda: _digest(repr(random.getstate()).encode())
+        getters["python_random_sha256"] = lambda: _digest(repr(random.getstate()).encode())
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
-        asked["numpy_random_sha256"] = lambda: _digest(numpy.get_state(legacy=False)["state"]["key"].tobytes())
-    return _answers(asked)
+        getters["numpy_random_sha256"] = lambda: _digest(numpy.get_state(legacy=False)["state"]["key"].tobytes())
+    return _values(getters)
 
 
 def topology(mesh: object = None) -> Facts:
-    """Return the sizes of parallel groups, as a device mesh or Megatron tells them; nothing where neither does.
+    """Return the sizes of parallel groups by column, from a device mesh or else from Megatron; empty if unknown.
 
     Parameters
     ----------
     mesh
         A `torch.distributed.device_mesh.DeviceMesh`. Sizes of dimensions of one kind (``dp_replicate``, ``dp_shard``)
-        are multiplied; those of other names are left out.
+        are multiplied. Dimensions with unknown names are ignored.
     """
     sizes: Facts = {}
     for name, size in _dimensions(mesh):
@@ -107,7 +107,7 @@ def topology(mesh: object = None) -> Facts:
             sizes[column] = sizes.get(column, 1) * size
     state = sys.modules.get("megatron.core.parallel_state")
     if not sizes and state is not None and state.model_parallel_is_initialized():
-        sizes = _answers({column: getattr(state, name) for column, name in _MEGATRON.items() if hasattr(state, name)})
+        sizes = _values({column: getattr(state, name) for column, name in _MEGATRON.items() if hasattr(state, name)})
     return sizes
 
 
@@ -117,21 +117,21 @@ def _dimensions(mesh: object) -> Iterable[tuple[str, int]]:
     return [(str(name), int(size(at))) for at, name in enumerate(names)] if callable(size) else []
 
 
-def _answers(asked: dict[str, Callable[[], Any]]) -> Facts:
-    """Return what can be answered; another version of a library may not know a question."""
-    answers: Facts = {}
-    for name, ask in asked.items():
+def _values(getters: dict[str, Callable[[], Any]]) -> Facts:
+    """Call functions, and return their texts and integers by name, without those that raise."""
+    values: Facts = {}
+    for name, get in getters.items():
         try:
-            value = ask()
-        except Exception:  # noqa: BLE001, S112 - a foreign library
+            value = get()
+        except Exception:  # noqa: BLE001, S112 - another version of a library may raise anything
             continue
         if isinstance(value, str | int):
-            answers[name] = value
-    return answers
+            values[name] = value
+    return values
 
 
 def _as_int64(seed: int) -> int:
-    """Return a seed as a signed integer of 64 bits: torch's own are unsigned."""
+    """Convert torch's unsigned seed to a signed 64-bit integer."""
     return seed - (1 << 64) if seed >= 1 << 63 else seed
 
 
@@ -173,8 +173,8 @@ _LIBRARIES: Final = """
     TOKENIZERS_PARALLELISM HF_HUB_OFFLINE MKL_NUM_THREADS MALLOC_ARENA_MAX
 """
 ALLOWED: Final = frozenset((_LAUNCHER + _SCHEDULER + _LIBRARIES).split())
-"""Variables that are recorded. Nothing else of the environment is ever looked at; values are redacted all the same."""
-_LONGEST: Final = 1024
+"""Environment variables that are recorded, with redacted values. Others are not read."""
+_MAX_CHARACTERS: Final = 1024
 _PLACES: Final = {
     "cluster": ("k8s.cluster.name", "SLURM_CLUSTER_NAME"),
     "pool": ("RANKLAKE_POOL", "SLURM_JOB_PARTITION", "PBS_QUEUE", "LSB_QUEUE"),
@@ -182,46 +182,46 @@ _PLACES: Final = {
     "deployment_environment": ("deployment.environment.name", "deployment.environment"),
     "region": ("cloud.region",),
 }
-"""By column of ``runs``: attributes of OpenTelemetry's resource and variables that tell it; the first one counts."""
-_OF_SCHEDULERS: Final = frozenset(name for tried in _PLACES.values() for name in tried if name.isupper())
+"""Attributes of OpenTelemetry's resource, and variables, for columns of ``runs``; the first that is set is used."""
+_SCHEDULER_VARIABLES: Final = frozenset(name for tried in _PLACES.values() for name in tried if name.isupper())
 
 
 def allowed_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of the allow-list that are set, redacted."""
+    """Return the set variables of `ALLOWED`, redacted."""
     variables = redact_names({name: environ[name] for name in sorted(ALLOWED & environ.keys())})
     return {
-        name: value[:_LONGEST] for name, value in variables.items()
-    }  # cut afterwards: half a secret is not known as one
+        name: value[:_MAX_CHARACTERS] for name, value in variables.items()
+    }  # cut after redaction, which does not recognize half a secret
 
 
 def place_facts(environ: Mapping[str, str], settings: CaptureSettings, labels: Mapping[str, object]) -> dict[str, str]:
-    """Return the columns cluster, pool, team, deployment_environment and region, as far as they are set.
+    """Return the columns cluster, pool, team, deployment_environment and region, if set.
 
-    Settings and RANKLAKE_POOL and so on come first, then OpenTelemetry's resource, then the scheduler, and last the
-    run's labels of these names: who pays and who may see a run is the operator's word before the user's. Variables
-    such as AWS_REGION are left alone: they say where a client sends its requests, not where the process runs.
+    The order is: settings, variables such as RANKLAKE_POOL, OpenTelemetry's resource, the scheduler, and last the run's
+    labels. These columns decide who pays for a run and who may see it, so operators come before users. AWS_REGION and
+    the like are not read, because they name the region of a client's requests, not that of the process.
     """
     resource = resource_attributes(environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
-    known = {**resource, **{name: environ[name] for name in _OF_SCHEDULERS if name in environ}}
+    values = {**resource, **{name: environ[name] for name in _SCHEDULER_VARIABLES if name in environ}}
     facts = {
-        column: next(filter(None, (getattr(settings, column, ""), *map(known.get, tried), labels.get(column))), None)
-        for column, tried in _PLACES.items()
+        column: next(filter(None, (getattr(settings, column, ""), *map(values.get, names), labels.get(column))), None)
+        for column, names in _PLACES.items()
     }
     return {column: redact_names(str(value))[:256] for column, value in facts.items() if value}
 
 
 def resource_attributes(text: str) -> dict[str, str]:
-    """Return what OTEL_RESOURCE_ATTRIBUTES says: ``name=value,…``, percent-encoded; other parts say nothing."""
+    """Parse OTEL_RESOURCE_ATTRIBUTES: ``name=value,…``, percent-encoded. Parts without ``=`` are ignored."""
     pairs = (part.partition("=") for part in text.split(","))
     return {name.strip(): unquote(value.strip()) for name, sign, value in pairs if sign and name.strip()}
 
 
 @lru_cache(maxsize=2)
 def packages(path: tuple[str, ...]) -> dict[str, str]:
-    """Return the installed distributions on a search path, by name: their versions, as their folders are called.
+    """Return the versions of the distributions on a search path by name, from the names of their folders.
 
-    Opening the metadata of each, as `importlib.metadata` does, takes a second of CPU where many are installed. As
-    there, the first on the path counts.
+    Opening each one's metadata, as `importlib.metadata` does, would take a second of CPU for many distributions. As
+    there, the first on the path is used.
     """
     versions: dict[str, str] = {}
     for place in path:
@@ -237,12 +237,12 @@ def packages(path: tuple[str, ...]) -> dict[str, str]:
 
 
 def packages_sha256(versions: Mapping[str, str]) -> str:
-    """Return one digest of the installed distributions, by which those of two ranks can be compared."""
+    """Return a digest of the installed distributions, with which ranks can be compared."""
     return hashlib.sha256((json_text(versions) or "").encode()).hexdigest()
 
 
 def lockfile_sha256(folders: Iterable[Path]) -> str | None:
-    """Return the hash of the first lock file in these folders; None if there is none of at most 64 MiB."""
+    """Return the SHA-256 of the first lock file of at most 64 MiB in these folders; None if there is none."""
     for folder in folders:
         for pattern in _LOCK_FILES:
             for file in sorted(folder.glob(pattern)) if "*" in pattern else [folder / pattern]:
@@ -253,31 +253,34 @@ def lockfile_sha256(folders: Iterable[Path]) -> str | None:
 
 
 def container(environ: Mapping[str, str], root: Path = Path("/")) -> tuple[dict[str, str], str]:
-    """Return the columns of the container image, and why those that are missing are.
+    """Return the columns of the container image, and the reason why others are missing.
 
-    An image does not know its own name: it comes from RANKLAKE_CONTAINER_IMAGE and RANKLAKE_CONTAINER_IMAGE_DIGEST (on
-    Kubernetes from the downward API or the manifest), by Apptainer's variables, and by Podman's file.
+    A container does not contain its image's name. It is read from RANKLAKE_CONTAINER_IMAGE and
+    RANKLAKE_CONTAINER_IMAGE_DIGEST (on Kubernetes set from the downward API or the manifest), from Apptainer's
+    variables, or from Podman's file.
     """
     image = environ.get("RANKLAKE_CONTAINER_IMAGE") or environ.get("CONTAINER_IMAGE") or ""
     digest = environ.get("RANKLAKE_CONTAINER_IMAGE_DIGEST") or environ.get("CONTAINER_IMAGE_DIGEST") or ""
     image = image or environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER") or ""
     podman = root / "run" / ".containerenv"
-    inside = bool(image) or podman.exists() or (root / ".dockerenv").exists() or "KUBERNETES_SERVICE_HOST" in environ
+    is_docker = (root / ".dockerenv").exists()
+    is_inside = bool(image) or podman.exists() or is_docker or "KUBERNETES_SERVICE_HOST" in environ
     if podman.is_file():
         image_columns = dict(
             line.partition("=")[::2] for line in podman.read_text(encoding="utf-8", errors="replace").splitlines()
         )
         image = image or image_columns.get("image", "").strip('"')
-    if not inside:
-        inside = _in_control_group(root)
+    if not is_inside:
+        is_inside = _has_container_cgroup(root)
     digest = digest or (match[0] if (match := _DIGEST.search(image)) else "")
-    shown = redact_uri(image) if "://" in image else redact_names(image)  # else what is before its @ is no user
-    columns = {"container_image": shown[:_LONGEST], "container_image_digest": digest[:256]}
-    why = "a container that does not name its image: set RANKLAKE_CONTAINER_IMAGE and RANKLAKE_CONTAINER_IMAGE_DIGEST"
-    return {column: value for column, value in columns.items() if value}, why if inside else "no container was found"
+    name = redact_uri(image) if "://" in image else redact_names(image)  # without a scheme, "@" precedes a digest
+    columns = {"container_image": name[:_MAX_CHARACTERS], "container_image_digest": digest[:256]}
+    hint = "a container that does not name its image: set RANKLAKE_CONTAINER_IMAGE and RANKLAKE_CONTAINER_IMAGE_DIGEST"
+    reason = hint if is_inside else "no container was found"
+    return {column: value for column, value in columns.items() if value}, reason
 
 
-def _in_control_group(root: Path) -> bool:
+def _has_container_cgroup(root: Path) -> bool:
     try:
         groups = (root / "proc" / "1" / "cgroup").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -286,48 +289,48 @@ def _in_control_group(root: Path) -> bool:
 
 
 def os_description(root: Path = Path("/")) -> str:
-    """Return the distribution's name, as /etc/os-release has it, with the kernel's name and release."""
+    """Return the distribution's name from /etc/os-release, with the kernel's name and release."""
     kernel = f"{os.uname().sysname} {os.uname().release}"
     try:
         lines = (root / "etc" / "os-release").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return kernel
-    named = next((line.partition("=")[2].strip("\"'") for line in lines if line.startswith("PRETTY_NAME=")), "")
-    return f"{named}, {kernel}" if named else kernel
+    name = next((line.partition("=")[2].strip("\"'") for line in lines if line.startswith("PRETTY_NAME=")), "")
+    return f"{name}, {kernel}" if name else kernel
 
 
 VARIABLE: Final = "RANKLAKE_SUBMITTED_TS"
-_LONGEST_WAIT: Final = dt.timedelta(days=366)
+_MAX_WAIT: Final = dt.timedelta(days=366)
 _SLACK: Final = dt.timedelta(minutes=5)
 
 
 class NotSubmittedError(ValueError):
-    """The environment says nothing usable; the text says why, and repeats nothing of it."""
+    """The environment has no valid time of submission. The message has the reason, without the value."""
 
 
 def submitted_us(environ: Mapping[str, str], now: dt.datetime | None = None) -> int:
-    """Return when the job was submitted, in microseconds since 1970.
+    """Return the time of the job's submission, µs since 1970.
 
     Parameters
     ----------
     environ
-        `VARIABLE` is seconds since 1970, or ISO 8601; without an offset it is the host's local time, as Slurm has it.
+        `VARIABLE` is in seconds since 1970, or in ISO 8601; without an offset it is the host's local time, as Slurm's.
 
     Raises
     ------
     NotSubmittedError
-        It is not set, is neither, is in the future, or is more than a year ago.
+        `VARIABLE` is not set or invalid, is in the future, or is more than a year ago.
     """
-    given = environ.get(VARIABLE, "").strip()
-    if not given:
+    value = environ.get(VARIABLE, "").strip()
+    if not value:
         raise NotSubmittedError(f"{VARIABLE} is not set")
     moment = now or dt.datetime.now(dt.UTC)
     try:
-        is_number = given.replace(".", "", 1).isdigit()
-        submitted = dt.datetime.fromtimestamp(float(given), dt.UTC) if is_number else dt.datetime.fromisoformat(given)
+        is_number = value.replace(".", "", 1).isdigit()
+        submitted = dt.datetime.fromtimestamp(float(value), dt.UTC) if is_number else dt.datetime.fromisoformat(value)
         wait = moment - (submitted if submitted.tzinfo is not None else submitted.astimezone())
     except (ValueError, OverflowError, OSError):
         raise NotSubmittedError(f"{VARIABLE} is neither seconds since 1970 nor ISO 8601") from None
-    if not -_SLACK <= wait <= _LONGEST_WAIT:
+    if not -_SLACK <= wait <= _MAX_WAIT:
         raise NotSubmittedError(f"{VARIABLE} is in the future, or more than a year ago")
     return round((moment - wait).timestamp() * 1e6)

@@ -1,7 +1,7 @@
-"""Launcher: which rank of which run this process is, from the environment.
+"""Launcher: finds out which rank of which run this process is.
 
-Who is asked for the rank, in this order: the arguments of `start`, torch.distributed once it is initialised
-(`group_of`), the variables of frameworks that start processes of their own, the launcher's.
+The rank is taken from the arguments of `start`, or else from torch.distributed if it is initialized (`group_of`), or
+else from variables of frameworks that start processes, or else from variables of the launcher.
 """
 
 import re
@@ -32,46 +32,49 @@ class Group:
 
 
 def group_of() -> Group | None:
-    """Return this process's place; None while torch.distributed is not in use. Never raises, and waits for nobody."""
+    """Return this process's place; None if torch.distributed is not initialized. Never raises or waits."""
     distributed = sys.modules.get("torch.distributed")
     try:
         if distributed is None or not distributed.is_available() or not distributed.is_initialized():
             return None
         group = Group(int(distributed.get_rank()), int(distributed.get_world_size()))
-    except Exception:  # noqa: BLE001 - it is being imported, or taken down, by another thread
+    except Exception:  # noqa: BLE001 - another thread may be importing it or shutting it down
         return None
     return group if 0 <= group.rank < group.world_size else None
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Who this process is.
+    """Run, rank and launcher of this process.
 
     Attributes
     ----------
     run, attempt, rank
         The envelope of its rows.
-    world_size, local_rank, local_world_size
-        Ranks in all; its number and their count on this host. The local ones are None if not known.
+    world_size
+        Number of ranks.
+    local_rank, local_world_size
+        Its number among the ranks of this host, and their number; None if unknown.
     launcher
         ``torchrun``, ``lightning``, ``multiprocessing``, ``horovod``, ``slurm``, ``mpi`` or ``none``.
     scheduler_job_id
-        As the scheduler calls it; None without one.
+        Id of the scheduler's job; None without one.
     node_count
-        Hosts; None if not known.
+        Number of hosts; None if unknown.
     warning
-        Something the user should know, or empty.
+        A warning for the user; empty if there is none.
     is_certain
-        Whether the caller or torch.distributed said so: variables may be those of another process, or missing.
+        Whether rank and size come from the caller or torch.distributed. Variables may be missing, or belong to another
+        process.
     key
-        What the ranks of this launch on this host share, its restarts included, and no other launch has; empty where
-        the run's name is nobody else's.
+        A text that all ranks of this launch on this host share, also after a restart, and that no other launch has.
+        Empty if no other process has the run's name.
     is_by_hand
-        Whether a shell or somebody's own script started the ranks: then other launches may have that, too.
+        Whether a shell or a user's script started the ranks. Other launches may then have the same `key`.
     is_named
-        Whether others may record a run of that name.
+        Whether other processes may record a run with this name.
     is_told
-        Whether the caller or RANKLAKE_ATTEMPT said which attempt it is.
+        Whether the caller or RANKLAKE_ATTEMPT set the attempt.
     """
 
     run: str
@@ -92,19 +95,19 @@ class Launch:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the launch is this one process, as far as that is known, and may be any attempt."""
+        """Whether the launch seems to be this process only, and no attempt is set."""
         return self.launcher == "none" and self.world_size == 1 and not self.is_told
 
     @property
     def is_on_one_node(self) -> bool:
-        """Whether all ranks are on this host, as far as that is known."""
+        """Whether all ranks seem to be on this host."""
         nodes = 1 if self.local_world_size == self.world_size else self.node_count
         return nodes == 1 or (nodes is None and self.launcher in {"lightning", "multiprocessing"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Dialect:
-    """How one launcher names things; the first variable that is set counts."""
+    """Environment variables of a launcher; the first that is set is used."""
 
     launcher: str
     rank: tuple[str, ...]
@@ -120,7 +123,7 @@ class _Dialect:
 _LIGHTNING: Final = _Dialect(
     "lightning", rank=("LOCAL_RANK",), world_size=("WORLD_SIZE",), local_rank=("LOCAL_RANK",), also=("NODE_RANK",)
 )
-"""Of the processes that Lightning starts itself. Only on the first node is the rank on it the rank in all."""
+"""Variables of processes that Lightning starts. The local rank is the global rank only on the first node."""
 
 _DIALECTS: Final = (
     _Dialect(
@@ -171,14 +174,14 @@ def find_launch(
     attempt: int | None = None,
     group: Group | None = None,
 ) -> Launch:
-    """Return who this process is; see above for who is asked first.
+    """Return the launch of this process, from the sources in the module's order.
 
     Parameters
     ----------
     group
-        What torch.distributed says.
+        The place in torch.distributed's default group, if it is initialized.
 
-    Numbers in the environment that are none are passed over. Raises `ValueError` for arguments out of range.
+    Invalid numbers in the environment are ignored. Raises `ValueError` for arguments out of range.
     """
     launcher, place = _launcher(environ, group)
     own_rank = place.get("rank", 0) if rank is None else int(rank)
@@ -215,7 +218,7 @@ def find_launch(
 
 
 def _misread(environ: Mapping[str, str], launcher: str, place: Mapping[str, int]) -> list[str]:
-    """Return what to say of variables that make no sense, where nothing else tells the rank."""
+    """Return warnings about invalid or contradictory variables, from which the rank was read."""
     hint = "set RANK and WORLD_SIZE, or hand over rank= and world_size="
     if launcher != "none":
         rank, world_size = place["rank"], place["world_size"]
@@ -233,7 +236,7 @@ def _misread(environ: Mapping[str, str], launcher: str, place: Mapping[str, int]
 
 
 def _launcher(environ: Mapping[str, str], group: Group | None) -> tuple[str, dict[str, int]]:
-    """Return what started this process, and its place among the others as far as that is known."""
+    """Return the launcher of this process, and its known numbers (rank, world_size, and others) by name."""
     is_lightnings = number(environ, ("RANK",)) is None and _speaks_lightning(environ)
     own = {} if group is None else {"rank": group.rank, "world_size": group.world_size}
     if is_lightnings and (own or (environ.get("NODE_RANK") == "0" and number(environ, ("WORLD_SIZE",)))):
@@ -242,7 +245,7 @@ def _launcher(environ: Mapping[str, str], group: Group | None) -> tuple[str, dic
     place = {} if dialect is None else _numbers(dialect, environ)
     if all(place.get(name) == value for name, value in own.items()):
         return "none" if dialect is None else dialect.launcher, place
-    # The variables are another's: a node's, say, whose script has started a process for each of its GPUs.
+    # The variables belong to another process, such as a node's script that starts a process for each GPU.
     kept = {name: place[name] for name in ("attempt",) if name in place}
     first = {"local_rank": 0} if own["rank"] == 0 else {}
     is_spawned = spawner() is not None and own["world_size"] > 1
@@ -256,7 +259,7 @@ def _speaks_lightning(environ: Mapping[str, str]) -> bool:
 def _uses_dialect(dialect: _Dialect, environ: Mapping[str, str]) -> bool:
     if number(environ, dialect.rank) is None or number(environ, dialect.world_size) is None:
         return False
-    # A batch script sees SLURM_PROCID=0 and the job's SLURM_NTASKS, but is no task of a step.
+    # A batch script has SLURM_PROCID=0 and the job's SLURM_NTASKS, but is not a task of a step.
     return not dialect.also or any(name in environ for name in dialect.also) or environ.get(dialect.rank[0]) != "0"
 
 
@@ -269,28 +272,28 @@ def _numbers(dialect: _Dialect, environ: Mapping[str, str]) -> dict[str, int]:
 _FORM: Final = re.compile(
     r"(?!ff|00.{53}-)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?"
 )
-"""Versions after 00 may append fields; all zeros are no ids, and there is no version ff."""
+"""W3C traceparent: later versions than 00 may append fields; ids of zeros and version ff are invalid."""
 
 
 def find_traceparent(environ: Mapping[str, str]) -> str:
-    """Return the run's place in a trace, as version 00 writes it; empty if it is in none. Nothing is raised."""
+    """Return the current trace and span as a W3C traceparent of version 00; empty without a trace. Never raises."""
     api: Any = sys.modules.get("opentelemetry.trace")
     if api is not None:
         with suppress(Exception):  # another release may raise anything
-            around = api.get_current_span().get_span_context()
-            if around.is_valid:
-                return f"00-{around.trace_id:032x}-{around.span_id:016x}-{int(around.trace_flags):02x}"
+            context = api.get_current_span().get_span_context()
+            if context.is_valid:
+                return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
     parts = _FORM.fullmatch(environ.get("TRACEPARENT", "").strip())
     return "" if parts is None else "-".join(("00", *parts.groups()))
 
 
 def trace_id_of(traceparent: str) -> str | None:
-    """Return the trace's id; None without one."""
+    """Return the trace id of a traceparent; None if it is empty."""
     return traceparent[3:35] or None
 
 
 def add_label(labels: object, traceparent: str) -> object:
-    """Return a run's labels with its place in a trace; a label of the user's own of that name stays."""
+    """Add the label ``traceparent`` to a run's labels, unless the user has set it."""
     if not traceparent or not isinstance(labels, Mapping | None):
         return labels
     return {"traceparent": traceparent} | dict(labels or {})

@@ -1,14 +1,14 @@
-"""Names: the name of a run, and what the ranks of one launch share that no other launch has.
+"""Names: the name of a run, and a key that the ranks of one launch share and no other launch has.
 
-All ranks of a run must come to the same name. Who is asked, after the arguments of `start` and RANKLAKE_RUN:
+All ranks of a run must get the same name. Unless `start` or RANKLAKE_RUN sets it, it is made from:
 
-    Lightning's own processes          job and what they share: the process that started the others
-    multiprocessing, torch's too       the same, as soon as torch.distributed says that they are a group
+    Lightning's own processes          job and a hash of the process that started the others
+    multiprocessing (also torch's)     the same, once torch.distributed is initialized
     torchrun with a rendezvous id      that id
-    torchrun without, one node         job and what all local ranks share: the folder made for this launch
-    torchrun without, several nodes    SLURM's job and step if it runs below SLURM; else each node is a
-                                       run of its own, and a warning says to set RANKLAKE_RUN
-    SLURM, MPI                         the scheduler's job id
+    torchrun without, one node         job and a hash of the launch's temporary folder
+    torchrun without, several nodes    SLURM's job and step within SLURM; otherwise each node records a
+                                       separate run, with a warning to set RANKLAKE_RUN
+    SLURM, MPI                         job and the scheduler's job id
     none                               job, time and a random number
 """
 
@@ -28,33 +28,33 @@ from ranklake.segments.segment import RUN_NAME
 
 SET_RUN: Final = "not all ranks may come to this name of the run: set RANKLAKE_RUN to the same text on all of them"
 PARENT_VARIABLE: Final = "RANKLAKE_PARENT_RUN"
-"""Process and name of a run that began before its process started others of the run, as Lightning does."""
+"""Process id and name of a run that started before its process started the other ranks, as Lightning does."""
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST: Final = 128
 _THIS_HOST: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _SHOWN: Final = 40
 LARGEST: Final = 999_999_999
-"""Of what is counted in names of files."""
+"""Largest number that fits into names of files."""
 
 
 def clean(name: str) -> str:
-    """Return a run's name without credentials and what paths cannot hold; a changed one keeps apart by a hash."""
-    shown = str(redact_names(name))
-    if shown == name and RUN_NAME.fullmatch(name) and not name.startswith("."):
+    """Return a valid run name without credentials; a changed name ends with a hash of the original."""
+    redacted = str(redact_names(name))
+    if redacted == name and RUN_NAME.fullmatch(name) and not name.startswith("."):
         return name
-    plain = _UNFIT.sub("-", shown).strip("-.")[: _LONGEST - 9] or "run"
+    plain = _UNFIT.sub("-", redacted).strip("-.")[: _LONGEST - 9] or "run"
     return f"{plain}-{_hash(name)}"
 
 
 def script_name() -> str:
-    """Return the name of the script that runs, such as ``train`` of ``train.py``; ``job`` where there is none."""
+    """Return the name of the running script, such as ``train`` for ``train.py``; ``job`` if there is none."""
     path = PurePath(str((getattr(sys, "argv", None) or [""])[0]))
     is_script = path.suffix == ".py" and path.stem not in {"__main__", "ipykernel_launcher"}
     return path.stem if is_script else "job"
 
 
 def number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
-    """Return the number in the first of the variables that has one; None if none does."""
+    """Return the value of the first variable that is a number; None if no variable is."""
     for name in names:
         value = environ.get(name, "")
         if value.isascii() and value.isdigit() and int(value) <= LARGEST:
@@ -63,11 +63,11 @@ def number(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:
 
 
 def unusable(environ: Mapping[str, str], names: tuple[str, ...]) -> list[str]:
-    """Return what to say of variables that are set and hold no number."""
-    held = {name: environ.get(name, "").strip() for name in names}
+    """Return a warning for each variable that is set but not a number."""
+    values = {name: environ.get(name, "").strip() for name in names}
     return [
         f"{name}={str(redact_names(value))[:_SHOWN]!r} is not a number from 0 to {LARGEST}"
-        for name, value in held.items()
+        for name, value in values.items()
         if value and number(environ, (name,)) is None
     ]
 
@@ -75,7 +75,7 @@ def unusable(environ: Mapping[str, str], names: tuple[str, ...]) -> list[str]:
 def run_name(
     job: str, environ: Mapping[str, str], launcher: str, run: str | None, node_count: int | None
 ) -> tuple[str, str]:
-    """Return the run's name and a warning."""
+    """Return the run's name, and a warning if not all ranks may get the same one; else empty."""
     given = run or environ.get("RANKLAKE_RUN", "")
     rendezvous = environ.get("TORCHELASTIC_RUN_ID", "")
     scheduled = _scheduler_name(environ)
@@ -103,9 +103,9 @@ def run_name(
 
 
 def shared_by_a_launch(environ: Mapping[str, str], launcher: str, world_size: int) -> str:
-    """Return a text that the ranks of one launch on this host share, its restarts included, and nobody else has.
+    """Return a key that the ranks of one launch on this host share, also after restarts, and no other launch has.
 
-    Of ranks that a shell or somebody's own script has started it is their parent, see `is_started_by_hand`.
+    For ranks started by a shell or a user's script it is their parent process (`is_started_by_hand`).
     """
     scheduled = _scheduler_name(environ)
     if launcher == "slurm" or (scheduled and launcher != "torchrun"):
@@ -120,7 +120,7 @@ def shared_by_a_launch(environ: Mapping[str, str], launcher: str, world_size: in
 
 
 def is_started_by_hand(environ: Mapping[str, str], launcher: str, world_size: int) -> bool:
-    """Whether a shell or somebody's own script started the ranks: what they share may have started others."""
+    """Whether a shell or a user's script started the ranks, which may have started other launches, too."""
     if launcher == "none":
         return world_size > 1 and not _scheduler_name(environ)
     if launcher not in {"torchrun", "horovod", "mpi"} or (launcher == "mpi" and _mpi_job(environ)):
@@ -143,16 +143,16 @@ def _several_nodes(environ: Mapping[str, str], node_count: int | None) -> bool:
     if node_count is not None:
         return node_count > 1
     here = number(environ, ("LOCAL_WORLD_SIZE",))
-    if here is None and environ.get("MASTER_ADDR") in _THIS_HOST:  # where ranks of other nodes could not meet
+    if here is None and environ.get("MASTER_ADDR") in _THIS_HOST:  # other nodes cannot connect to this address
         return False
     return number(environ, ("WORLD_SIZE",)) != here
 
 
 def _shared_by_local_ranks(environ: Mapping[str, str]) -> str:
-    """Return a text that the ranks of one launch on this host share, its restarts included, and nobody else has.
+    """Return a key that the ranks of one launch on this host share, also after restarts, and no other launch has.
 
-    torchrun makes a folder with a random name per launch and puts each rank's error file below it. Where it was
-    told not to, the launcher's process itself, the parent of its ranks, serves.
+    torchrun creates a folder with a random name for each launch, with each rank's error file in it. If that is turned
+    off, the key is made from the launcher's process, the parent of the ranks.
     """
     error_file = environ.get("TORCHELASTIC_ERROR_FILE", "")
     folder, attempt, _ = error_file.partition("/attempt_")
@@ -166,13 +166,13 @@ def _shared_by_siblings(parent: int) -> str:
 
 
 def _name_of_lightnings(job: str, environ: Mapping[str, str]) -> str:
-    """Return the name that a process shares with those that Lightning started from it.
+    """Return the run's name for processes that Lightning started.
 
-    The first of them is the parent of the others, and may have begun its run before there were any.
+    The first process is the parent of the others, and may have started its run before them.
     """
     first = _first_of_lightnings(environ)
-    parent, _, begun = environ.get(PARENT_VARIABLE, "").partition(" ")
-    return begun if parent == str(first) and begun else f"{job}-{_hash(_shared_by_siblings(first))}"
+    parent, _, name = environ.get(PARENT_VARIABLE, "").partition(" ")
+    return name if parent == str(first) and name else f"{job}-{_hash(_shared_by_siblings(first))}"
 
 
 def _first_of_lightnings(environ: Mapping[str, str]) -> int:
@@ -184,7 +184,7 @@ def _hash(text: str) -> str:
 
 
 def spawner() -> int | None:
-    """Return the process that started this one through ``multiprocessing``, or torch's; None if none did so."""
+    """Return the id of the parent that started this process by ``multiprocessing``, also torch's; None otherwise."""
     module = sys.modules.get("multiprocessing.process")
     parent = None if module is None else module.parent_process()
     return None if parent is None or parent.pid != os.getppid() else parent.pid

@@ -1,6 +1,6 @@
-"""Provenance: what rank 0 records about a run when it starts.
+"""Provenance: columns of the row of ``runs`` that rank 0 records when a run starts.
 
-Cheap to find out, and nothing that starts a device; `run_record` finds out the rest.
+They are fast to read, and reading them initializes no device. `run_record` adds slower ones later.
 """
 
 import getpass
@@ -37,7 +37,7 @@ Facts = dict[str, Any]
 
 
 def learn_secrets(config: object) -> None:
-    """Have what this process holds under telling names redacted wherever it stands from now on."""
+    """Redact from now on, wherever they appear, the secrets in this process's variables, arguments and config."""
     learn_variables(os.environ)
     learn_arguments(sys.orig_argv)
     learn_settings(to_json(config))
@@ -49,13 +49,13 @@ def run_row(launch: Launch, job: str, given: Facts, settings: CaptureSettings) -
     Parameters
     ----------
     given
-        What the caller of `start` said: config, labels, injected, compute_dtype, param_count, dp_size and so on.
+        Arguments of `start`: config, labels, injected, compute_dtype, param_count, dp_size and so on.
     settings
-        Say cluster, deployment_environment and region, where they say anything.
+        Settings, which may set cluster, deployment_environment and region.
 
     Returns
     -------
-    Only what is known. ``unavailable`` says why a column that was looked for is missing.
+    The columns with a value. ``unavailable`` has the reasons why others are missing.
     """
     unavailable: dict[str, str] = {}
 
@@ -107,7 +107,7 @@ def run_row(launch: Launch, job: str, given: Facts, settings: CaptureSettings) -
 
 
 def config_columns(config: object) -> tuple[Facts, dict[str, str]]:
-    """Return the columns of hyperparameters, redacted, and why one lacks some if they are more than is kept."""
+    """Return the columns of redacted hyperparameters, and a reason in ``unavailable`` if some had to be cut."""
     kept, room = "", Room()
     while config is not None and (not kept or len(kept) > _LONGEST_CONFIG):
         room = Room(characters=MOST_CHARACTERS if not kept else len(kept) // 8)
@@ -121,7 +121,7 @@ def config_columns(config: object) -> tuple[Facts, dict[str, str]]:
 
 
 def launch_columns(launch: Launch) -> Facts:
-    """Return what is known of the ranks of a run."""
+    """Return the columns of ``runs`` about its launch; None for unknown ones."""
     return {
         "world_size": launch.world_size,
         "local_world_size": launch.local_world_size,
@@ -132,7 +132,7 @@ def launch_columns(launch: Launch) -> Facts:
 
 
 def framework_columns() -> Facts:
-    """Return the training framework that is imported, and its version; nothing without one."""
+    """Return name and version of the imported training framework by column; empty without one."""
     name = next((name for name in _FRAMEWORKS if name in sys.modules), None)
     version = None if name is None else getattr(sys.modules[name], "__version__", None)
     columns = {"framework": name, "framework_version": None if version is None else str(version)}
@@ -149,7 +149,7 @@ def _as_object(given: object, room: Room | None = None) -> Facts:
 
 
 def cpu_model() -> str | None:
-    """Return the CPU's name as /proc/cpuinfo gives it; None if it has none (some Arm machines)."""
+    """Return the CPU's name from /proc/cpuinfo; None if it has none, as on some Arm machines."""
     with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             name, _, value = line.partition(":")
@@ -165,8 +165,8 @@ def _host_memory_bytes() -> int:
 def device_columns(launch: Launch) -> Facts | None:
     """Return device_type, device_name, device_count and driver_version.
 
-    torch is asked only once it has started its devices by itself: asking earlier would start them, and a process
-    that has done so can no longer fork workers that use them. The driver's own library has no such effect.
+    torch is queried only after the program has initialized its devices. An earlier query would initialize them, and
+    then the process could no longer fork workers that use them. NVML has no such effect.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():

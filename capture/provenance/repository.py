@@ -1,7 +1,7 @@
-"""Repository: which commit the training code is at, and how the working tree differs from it.
+"""Repository: reads the commit of the training code, and the difference of the working tree from it.
 
-git is asked, at low priority and for a limited time. The difference is hashed as it streams by: it is in memory up to
-the part that is kept, however large it is.
+git runs at low priority and for a limited time. A difference of any size is hashed as a stream; only the stored part is
+held in memory.
 """
 
 import contextlib
@@ -43,27 +43,27 @@ _REASONS: Final = (
 
 
 class GitError(Exception):
-    """git did not answer; the text says why, and has nothing of the repository's content."""
+    """A git command failed. The message has the reason, without content of the repository."""
 
 
 class GitTooLongError(GitError):
-    """git was stopped when its time was over."""
+    """A git command exceeded its time limit."""
 
 
 class Git:
-    """Questions about one folder, one at a time.
+    """Runs git commands in one folder, one at a time.
 
     Parameters
     ----------
     folder
-        Somewhere in a working tree.
+        A folder in a working tree.
     limit_s
-        For each question; what takes longer is stopped.
+        Time limit of each command.
 
     Notes
     -----
-    git is spawned, not forked, and nobody waits for the end of its output alone: training may fork a worker at any
-    moment, which then holds the writing end of the pipe for as long as it lives.
+    git is spawned, not forked, and its end is detected by its exit, not only by the end of its output: training may
+    fork a worker at any moment, which then keeps the pipe's writing end open.
     """
 
     def __init__(self, folder: Path, limit_s: float) -> None:
@@ -71,11 +71,11 @@ class Git:
         self._is_over = False
 
     def stop(self) -> None:
-        """Have the question under way stopped, from another thread; all further ones fail."""
+        """Stop the running command from another thread. All later commands fail."""
         self._is_over = True
 
     def lines(self, *arguments: str, fine: tuple[int, ...] = (0,)) -> Iterator[str]:
-        """Yield the lines of an answer; one beyond a megabyte is cut. Raises `GitError`."""
+        """Run a command, and yield its output's lines, cut at 1 MiB. `fine`: accepted exit codes. Raises `GitError`."""
         rest = b""
         for chunk in self.chunks(*arguments, fine=fine):
             *whole, rest = (rest + chunk).split(b"\n")
@@ -85,7 +85,7 @@ class Git:
             yield rest.decode(errors="replace")
 
     def chunks(self, *arguments: str, fine: tuple[int, ...] = (0,)) -> Iterator[bytes]:
-        """Yield what git writes. Raises `GitError` if it cannot be run, ends with another code, or takes too long."""
+        """Run a command, and yield its output. Raises `GitError` if it fails or exceeds the time limit."""
         with tempfile.TemporaryFile() as complaints:
             reader, writer = os.pipe()
             try:
@@ -105,14 +105,14 @@ class Git:
                 raise GitError(_reason(complaint, arguments[0], process.code))
 
     def _output(self, process: "_Process", reader: int, command: str) -> Iterator[bytes]:
-        """Yield the output up to its end, or up to the end of the process."""
+        """Yield the output until it ends, or the process does."""
         deadline = time.monotonic() + self._limit_s
         poller = select.poll()
         poller.register(reader, select.POLLIN)
         while True:
             if self._is_over or time.monotonic() >= deadline:
                 raise GitTooLongError(f"git {command} took more than {self._limit_s:g} s")
-            has_ended = process.has_ended()  # before looking: what it wrote last is there by then
+            has_ended = process.has_ended()  # check before polling, so that no last output is missed
             if poller.poll(0 if has_ended else _LOOK_EVERY_MS):
                 chunk = os.read(reader, CHUNK_BYTES)
                 if not chunk:
@@ -120,12 +120,12 @@ class Git:
                 yield chunk
             elif has_ended:
                 return
-        while not process.has_ended() and time.monotonic() < deadline:  # it has closed its output
+        while not process.has_ended() and time.monotonic() < deadline:  # the output is closed
             time.sleep(_END_S)
 
 
 class _Process:
-    """A spawned process and its group."""
+    """A spawned process with a process group."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -133,11 +133,11 @@ class _Process:
         self._has_ended = False
 
     def has_ended(self) -> bool:
-        """Whether it has ended; from then on `code` is its exit code."""
+        """Whether the process has ended; then `code` is its exit code."""
         if not self._has_ended:
             try:
                 pid, status = os.waitpid(self._pid, os.WNOHANG)
-            except ChildProcessError:  # somebody in this process waits for any child
+            except ChildProcessError:  # other code of this process waited for any child
                 self._has_ended, self.code = True, 0
             else:
                 if pid:
@@ -145,7 +145,7 @@ class _Process:
         return self._has_ended
 
     def kill(self) -> None:
-        """End it, if it has not ended, with all that it has started."""
+        """Kill the process and its children, unless it has ended."""
         if not self.has_ended():
             with contextlib.suppress(OSError):
                 os.killpg(self._pid, signal.SIGKILL)
@@ -193,7 +193,7 @@ COLUMNS: Final = (
     *("git_patch", "git_patch_sha256", "git_patch_bytes"),
 )
 MARGIN_BYTES: Final = 1 << 13
-"""So much more than is kept is redacted, so that no credential is cut before it is recognised."""
+"""Bytes of a patch to redact beyond the stored part, so that a credential at its end is recognized."""
 _DIFF: Final = (
     *("diff", "HEAD", "--shortstat", "--patch", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv"),
     *("--submodule=diff", "--src-prefix=a/", "--dst-prefix=b/"),
@@ -203,20 +203,20 @@ _BEGIN: Final = re.compile(rb"^(?:diff --(?:git|cc|combined) |Submodule |\* Unme
 
 @dataclass
 class RepositoryFacts:
-    """Columns of ``runs`` and, for those that could not be found out, the reason."""
+    """Columns of ``runs``, and the reasons why others are missing."""
 
     columns: dict[str, Any] = field(default_factory=dict)
     unavailable: dict[str, str] = field(default_factory=dict)
 
 
 def repository_facts(git: Git, patch_bytes: int) -> RepositoryFacts:
-    """Return the columns of ``runs`` whose names begin with ``git_``, for the repository that git is asked about.
+    """Return the columns ``git_…`` of ``runs``.
 
     Parameters
     ----------
     patch_bytes
-        How much of the difference is kept; 0 for none. Its hash and size are of all of it. What is untracked is
-        counted in ``git_diff_summary`` and is not in the difference.
+        Most bytes of the difference to store; 0 for none. Hash and size always cover the whole difference. Untracked
+        files are not part of it, but counted in ``git_diff_summary``.
     """
     facts = RepositoryFacts()
     try:
@@ -261,12 +261,12 @@ class _State(RepositoryFacts):
 
 
 def _state(git: Git) -> _State:
-    """Return commit, branch and whether the tree differs, as one ``git status`` says."""
+    """Return commit, branch and whether the tree differs, from ``git status``."""
     state = _State()
     try:
         lines = git.lines("status", "--porcelain=v2", "--branch", "--untracked-files=normal")
         heads_read = list(_heads(lines, state))
-    except GitTooLongError:  # a tree of very many files that git does not track
+    except GitTooLongError:  # the tree may have very many untracked files
         state = _State()
         lines = git.lines("status", "--porcelain=v2", "--branch", "--untracked-files=no")
         heads_read = list(_heads(lines, state))
@@ -285,7 +285,7 @@ def _state(git: Git) -> _State:
 
 
 def _heads(lines: Iterator[str], state: _State) -> Iterator[tuple[str, str]]:
-    """Yield the header's names and values; count the rest."""
+    """Yield names and values of the header, and count changed and untracked files in `state`."""
     for line in lines:
         if line.startswith("# "):
             name, _, value = line[2:].partition(" ")
@@ -297,7 +297,7 @@ def _heads(lines: Iterator[str], state: _State) -> Iterator[tuple[str, str]]:
 
 
 def _remote(git: Git) -> str:
-    """Return the URL of ``origin``, else of the first remote, else nothing."""
+    """Return the URL of ``origin``, or else of the first remote; empty without a remote."""
     urls: dict[str, str] = {}
     for line in git.lines("config", "--get-regexp", r"^remote\..*\.url$", fine=(0, 1)):
         name, _, url = line.partition(" ")
@@ -306,7 +306,7 @@ def _remote(git: Git) -> str:
 
 
 def _difference(git: Git, patch_bytes: int, facts: RepositoryFacts) -> None:
-    """Read the statistics and then the patch, keeping its beginning; raises `GitError`."""
+    """Read statistics and patch of the difference, and store the patch's beginning. Raises `GitError`."""
     digest, size, kept, head = hashlib.sha256(), 0, b"", b""
     is_patch = False
     try:
@@ -323,7 +323,7 @@ def _difference(git: Git, patch_bytes: int, facts: RepositoryFacts) -> None:
             size += len(part)
             if len(kept) < patch_bytes + MARGIN_BYTES:
                 kept += part[: patch_bytes + MARGIN_BYTES - len(kept)]
-    finally:  # what git said before it was stopped
+    finally:  # also if git was stopped
         summary = head.decode(errors="replace").strip().splitlines()[:1]
         if summary:
             facts.columns["git_diff_summary"] = redact_names(summary[0].strip())[:1024]
@@ -343,7 +343,7 @@ def _truncate_patch(kept: bytes, patch_bytes: int, size: int) -> str:
 
 @contextlib.contextmanager
 def _note_missing(facts: RepositoryFacts, columns: tuple[str, ...]) -> Iterator[None]:
-    """Take it for the reason why columns are missing if git does not answer."""
+    """If the block raises `GitError`, record it as the reason why columns are missing."""
     try:
         yield
     except GitError as error:
@@ -351,7 +351,7 @@ def _note_missing(facts: RepositoryFacts, columns: tuple[str, ...]) -> Iterator[
 
 
 def code_folder() -> Path:
-    """Return the folder of the script that runs, unless it is an installed one; else the working folder."""
+    """Return the folder of the running script; the working folder for installed scripts."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     if script:
         folder = Path(script).resolve().parent
@@ -365,7 +365,7 @@ def code_folder() -> Path:
 
 
 def parent_folders(folder: Path) -> list[Path]:
-    """Return a folder and those above it up to the repository's; only itself where there is no repository."""
-    above = [folder, *folder.parents]
-    end = next((at for at, place in enumerate(above) if (place / ".git").exists()), 0)
-    return above[: end + 1]
+    """Return a folder and its parents up to the repository's root; only the folder without a repository."""
+    folders = [folder, *folder.parents]
+    end = next((index for index, path in enumerate(folders) if (path / ".git").exists()), 0)
+    return folders[: end + 1]

@@ -1,11 +1,11 @@
-"""Run record: the row of ``runs``, completed with what takes too long for `start`; and each rank's row of ``ranks``.
+"""Run record: writes the row of ``runs``, and completes it later with slow facts; and each rank's row of ``ranks``.
 
-    start    the row is written at once, with what is known and with why the rest is not
-    thread   git, packages, lock file: the row is written again, in the same slot
-    config   hyperparameters that a framework brings later, if the row is not final by then
-    sealing  a last look at what has been imported since, then the row is final
+    start    the row is written immediately, with reasons for missing columns
+    thread   git, packages, lock file: the row is written again in the same slot
+    config   hyperparameters that a framework sets later, unless the row is final
+    sealing  facts of modules imported since; then the row is final
 
-Readers take the last frame of a slot. A run that is killed in between has the row as it was then.
+Readers take the last frame of a slot. A run that is killed meanwhile keeps the last written row.
 """
 
 import json
@@ -46,9 +46,9 @@ from ranklake.capture.provenance.repository import Git, code_folder, parent_fold
 Facts = dict[str, Any]
 
 LIMIT_S: Final = 150.0
-"""How long sealing leaves the row open for what is still being found out."""
+"""Most time that sealing leaves the row open for slow facts."""
 GIT_LIMIT_S: Final = 120.0
-"""For each question to git: the difference of 2 GB that is hashed takes it the better part of a minute."""
+"""Time limit of each git command: hashing a difference of 2 GB takes most of a minute."""
 NO_TIME: Final = "the run was sealed or ended before it was found out"
 NO_FRAMEWORK: Final = "torch was not imported"
 _FRAMEWORK: Final = ("seed", "deterministic", "cuda_version", "cudnn_version", "nccl_version")
@@ -63,19 +63,19 @@ class RunRecord:
     Parameters
     ----------
     lane
-        Where rows of ``runs`` are written.
+        Lane for rows of ``runs``.
     row
-        As `run_row` made it.
+        The columns that `run_row` returned.
     patch_bytes
-        How much of a difference is kept.
+        Most bytes of a git difference to store.
     mesh
-        A device mesh, if the user gave one.
+        The user's device mesh, if any.
     parameters
-        Hyperparameters that a sweep chose: the run's config if there is no other by the time that the row is final.
+        Hyperparameters chosen by a sweep: the run's config if it has no other when the row becomes final.
 
     Notes
     -----
-    ``unavailable`` names each column that was looked for and is missing, in every version of the row.
+    In each version of the row, ``unavailable`` has the reason for each missing column.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class RunRecord:
         self._git = Git(code_folder(), GIT_LIMIT_S)
 
     def begin(self) -> None:
-        """Write the row as it is known, and start to find out the rest; nothing is raised."""
+        """Write the row with the known columns, and start a thread for the slow ones. Never raises."""
         self._guarded("determinism", lambda: self._determinism.update(generator_states()))
         self._look_at_frameworks()
         self._open = self._lane.append_open(time.monotonic_ns(), self._display_row())
@@ -107,14 +107,14 @@ class RunRecord:
             self._done.set()
 
     def settle(self, patience_s: float, *, last: bool) -> bool:
-        """Make the row final if all is found out, or with what there is by then; True if it is final.
+        """Make the row final if its slow facts are complete or its time is over; return whether it is final.
 
         Parameters
         ----------
         patience_s
-            How long to wait for what is still being found out.
+            Most time to wait for slow facts.
         last
-            Do not leave the row open, whatever is missing.
+            Make the row final in any case.
         """
         done = self._final or self._done.wait(patience_s)
         if (not done or self._awaits_config) and not last and time.monotonic() < self._deadline:
@@ -130,7 +130,7 @@ class RunRecord:
         return True
 
     def amend(self, launch: Launch) -> bool:
-        """Have the row say what is known of the launch by now; False if it is final."""
+        """Update the row's columns about the launch; return False if the row is final."""
         with self._lock:
             if self._final:
                 return False
@@ -139,11 +139,11 @@ class RunRecord:
             return True
 
     def await_config(self) -> None:
-        """Leave the row open until it has hyperparameters, as long as for anything else that is being found out."""
+        """Keep the row open until it has hyperparameters, at most `LIMIT_S` from the start."""
         self._awaits_config = "config_sha256" not in self._row
 
     def configure(self, config: object) -> bool:
-        """Have the row say hyperparameters; False if it is final, or has some."""
+        """Add hyperparameters to the row; return False if it is final, or already has some."""
         with self._lock:
             if self._final or "config_sha256" in self._row:
                 return False
@@ -153,7 +153,7 @@ class RunRecord:
             return True
 
     def leave(self) -> None:
-        """Write no more: the row is another's."""
+        """Stop writing the row, because another process owns it now."""
         with self._lock:
             self._final = True
         self._git.stop()
@@ -175,7 +175,7 @@ class RunRecord:
             self._done.set()
 
     def _look_at_frameworks(self) -> None:
-        """Note what the imported framework says; a seed that was set by the start stays."""
+        """Add facts of the imported framework; a seed that was set before the start is kept."""
         was_seeded = "seed" in self._row and not self._determinism.get("torch_is_unseeded")
         seed = self._row.get("seed")
 
@@ -222,14 +222,14 @@ class RunRecord:
 
 
 PATIENCE_S: Final = 60.0
-"""How long a framework may take to be imported; a rank without one has its row then."""
+"""Most time to wait for the import of a framework before a rank's row is written."""
 _DEVICE: Final = ("device_type", "device_name", "driver_version")
 _RANK_FRAMEWORK: Final = ("framework", "framework_version", "cuda_version", "cudnn_version", "nccl_version")
 _NOT_IMPORTED: Final = "no framework was imported"
 
 
 class RankRecord:
-    """The row of this process's rank; nothing is raised."""
+    """Writes the row of ``ranks`` of this process. Never raises."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -238,15 +238,15 @@ class RankRecord:
         self._pid, self._begun = os.getpid(), time.monotonic()
 
     def look(self, launch: Launch) -> None:
-        """Write the row once its facts are known."""
+        """Write the row if a framework is imported, or `PATIENCE_S` have passed."""
         if not self._is_written and (is_imported() or time.monotonic() - self._begun > PATIENCE_S):
             self.write(launch)
 
     def write(self, launch: Launch) -> None:
-        """Write the row, if there are other ranks and it is not written."""
+        """Write the row if there are other ranks, unless it is written."""
         if launch.world_size < 2 or os.getpid() != self._pid:  # noqa: PLR2004 - nobody to compare with
             return
-        with self._writing:  # the sealer's thread looks while the run closes
+        with self._writing:  # the sealer's thread may call `look` while the run closes
             if self._is_written:
                 return
             self._is_written = True
@@ -255,14 +255,14 @@ class RankRecord:
 
 
 def is_imported() -> bool:
-    """Whether a framework has been imported to its end; before, it does not say with what it was built."""
+    """Whether a framework is completely imported; before that, its build facts are missing."""
     name = framework_columns().get("framework")
     spec = getattr(sys.modules.get(name), "__spec__", None) if name else None
     return name is not None and not getattr(spec, "_initializing", False)  # importlib's own mark
 
 
 def rank_row(launch: Launch) -> Facts:
-    """Return the columns of a ``ranks`` row that are known; ``unavailable`` says why the others are not."""
+    """Return the known columns of a row of ``ranks``; ``unavailable`` has the reasons why others are missing."""
     why: dict[str, str] = {}
 
     def looked_up(columns: tuple[str, ...], look: Callable[[], Facts], missing: str = "not found") -> Facts:

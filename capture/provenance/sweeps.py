@@ -1,12 +1,12 @@
-"""Sweep: the search of hyperparameters that a run is a trial of, as its tool reports it; the script calls nothing.
+"""Sweeps: finds the hyperparameter search that a run is a trial of, without a call in the script.
 
     wandb's agent     WANDB_SWEEP_ID, and the file of WANDB_SWEEP_PARAM_PATH
     Hydra             HydraConfig in this process, else .hydra/overrides.yaml in its folder
     Ray Tune          the trial's context in this process
-    Optuna            the trial that a caller of `start` holds
+    Optuna            a trial in the local variables of a caller of `start`
 
-They become the labels ``sweep``, ``trial`` and ``sweep_by``. The parameters of the trial become the run's config if
-neither the caller nor a framework gives one; Ray does not report them.
+Sweep, trial and tool become the labels ``sweep``, ``trial`` and ``sweep_by``. The trial's parameters become the run's
+config if neither the caller nor a framework sets one. Ray does not report parameters.
 """
 
 import sys
@@ -18,8 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-_MOST_FRAMES: Final = 64
-_MOST_BYTES: Final = 1 << 20
+_MAX_FRAMES: Final = 64
+_MAX_BYTES: Final = 1 << 20
 _OVERRIDES: Final = ".hydra/overrides.yaml"
 
 
@@ -30,11 +30,11 @@ class Trial:
     Attributes
     ----------
     tool
-        What runs the sweep: wandb, hydra, ray or optuna.
+        The tool that runs the sweep: wandb, hydra, ray or optuna.
     sweep, number
-        Name of the sweep, the same in all its trials, and of the trial in it.
+        Name of the sweep, equal in all its trials, and name of the trial.
     parameters
-        What the sweep chose, by name.
+        Parameters that the sweep chose, by name.
     """
 
     tool: str
@@ -43,7 +43,7 @@ class Trial:
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def merge_labels(self, labels: object) -> object:
-        """Return a run's labels with those of the trial; the user's own of the same names stay."""
+        """Add the trial's labels to a run's labels, which take precedence."""
         trial_labels = {"sweep": self.sweep, "trial": self.number, "sweep_by": self.tool}
         if labels is None:
             return trial_labels
@@ -51,18 +51,18 @@ class Trial:
 
 
 def find_trial(environ: Mapping[str, str], frame: FrameType | None) -> Trial | None:
-    """Return the trial that this process runs; None if it runs none. Nothing is raised.
+    """Return the trial that this process runs; None if there is none. Never raises.
 
     Parameters
     ----------
     frame
-        Frame of the caller of `start`, whose variables and those of its callers may hold Optuna's trial.
+        Frame of the caller of `start`. Local variables of it and its callers are searched for a trial of Optuna.
     """
     finders: tuple[Callable[[], Trial | None], ...] = (
-        partial(_wandb, environ),
-        _hydra,
-        _ray,
-        partial(_optuna, frame),
+        partial(_wandb_trial, environ),
+        _hydra_trial,
+        _ray_trial,
+        partial(_optuna_trial, frame),
     )
     for find in finders:
         with suppress(Exception):  # another release of a tool may raise anything
@@ -71,42 +71,42 @@ def find_trial(environ: Mapping[str, str], frame: FrameType | None) -> Trial | N
     return None
 
 
-def _wandb(environ: Mapping[str, str]) -> Trial | None:
+def _wandb_trial(environ: Mapping[str, str]) -> Trial | None:
     sweep = environ.get("WANDB_SWEEP_ID", "")
     if not sweep:
         return None
     parameters: dict[str, Any] = {}
-    with suppress(Exception):  # the sweep is known without them
-        chosen = _yaml(Path(environ["WANDB_SWEEP_PARAM_PATH"])) if "WANDB_SWEEP_PARAM_PATH" in environ else {}
-        items = chosen.items() if isinstance(chosen, dict) else ()
+    with suppress(Exception):  # return the sweep without parameters
+        content = _yaml(Path(environ["WANDB_SWEEP_PARAM_PATH"])) if "WANDB_SWEEP_PARAM_PATH" in environ else {}
+        items = content.items() if isinstance(content, dict) else ()
         parameters = {str(name): item["value"] for name, item in items if isinstance(item, dict) and "value" in item}
     return Trial("wandb", sweep, environ.get("WANDB_RUN_ID", ""), parameters)
 
 
-def _hydra() -> Trial | None:
+def _hydra_trial() -> Trial | None:
     module: Any = sys.modules.get("hydra.core.hydra_config")
     if module is not None and module.HydraConfig.initialized():
         config = module.HydraConfig.get()
         if str(getattr(config.mode, "name", config.mode)) != "MULTIRUN":
             return None
         folder = Path(str(config.sweep.dir))
-        return Trial("hydra", _sweep_of(folder), str(config.job.num), _overrides(list(config.overrides.task)))
-    here = Path.cwd()
-    if not (here.parent / "multirun.yaml").is_file():
+        return Trial("hydra", _multirun_name(folder), str(config.job.num), _overrides(list(config.overrides.task)))
+    folder = Path.cwd()
+    if not (folder.parent / "multirun.yaml").is_file():
         return None
-    overrides = _yaml(here / _OVERRIDES)
+    overrides = _yaml(folder / _OVERRIDES)
     if not isinstance(overrides, list):
         return None
-    return Trial("hydra", _sweep_of(here.parent), here.name, _overrides(overrides))
+    return Trial("hydra", _multirun_name(folder.parent), folder.name, _overrides(overrides))
 
 
-def _sweep_of(folder: Path) -> str:
-    """Return the name of a multirun: its last two folders, which Hydra names by date and time."""
+def _multirun_name(folder: Path) -> str:
+    """Return the name of a multirun: the last two parts of its folder, which are date and time by default."""
     return "/".join(folder.parts[-2:])
 
 
 def _overrides(texts: list[Any]) -> dict[str, Any]:
-    """Return overrides such as ``+optim.lr=0.1`` by name, their values as YAML reads them."""
+    """Parse overrides such as ``+optim.lr=0.1``: return their values, read as YAML, by name."""
     import yaml
 
     parameters = {}
@@ -117,7 +117,7 @@ def _overrides(texts: list[Any]) -> dict[str, Any]:
     return parameters
 
 
-def _ray() -> Trial | None:
+def _ray_trial() -> Trial | None:
     for name in ("ray.tune", "ray.train"):
         module: Any = sys.modules.get(name)
         if module is None or not hasattr(module, "get_context"):
@@ -128,11 +128,11 @@ def _ray() -> Trial | None:
     return None
 
 
-def _optuna(frame: FrameType | None) -> Trial | None:
+def _optuna_trial(frame: FrameType | None) -> Trial | None:
     module: Any = sys.modules.get("optuna.trial")
     if module is None:
         return None
-    for _ in range(_MOST_FRAMES):
+    for _ in range(_MAX_FRAMES):
         if frame is None:
             return None
         for value in frame.f_locals.values():
@@ -145,6 +145,6 @@ def _optuna(frame: FrameType | None) -> Trial | None:
 def _yaml(path: Path) -> Any:  # noqa: ANN401 - YAML
     import yaml
 
-    if path.stat().st_size > _MOST_BYTES:
+    if path.stat().st_size > _MAX_BYTES:
         return None
     return yaml.safe_load(path.read_text(encoding="utf-8"))
