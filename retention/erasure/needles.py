@@ -239,6 +239,9 @@ def needles(values: Iterable[str], within: str = "", columns: Iterable[str] = ()
     few = [value for value in given if len(value) < least]
     short = ShortValues.of(few, columns) if few else NO_SHORT
     if few and not short.columns:
+        if within == NAMES:
+            flaw = f"the name of the run has fewer than {least} characters, which other data holds by chance"
+            raise NeedleError(flaw, hint="it cannot be erased everywhere; retention removes its rows in time")
         hint = f"give at least {least} characters, such as the whole address"
         if within == WORDS:
             hint += (

@@ -35,6 +35,7 @@ from ranklake.lake.store.lake_config import LakeConfig
 from ranklake.retention.erasure.contents import ContentMatch, UnsearchedPart, holding, look
 from ranklake.retention.erasure.needles import WORDS, NeedleError, needles
 from ranklake.retention.erasure.search import search
+from ranklake.retention.erasure.subject import subject_under
 
 PERSON = 'Ada "the Countess" Lovelace <ada@example.org>'
 
@@ -324,6 +325,13 @@ def test_too_little_is_refused(values):
     """No value, or one that would be found everywhere."""
     with pytest.raises(NeedleError):
         needles(values)
+
+
+def test_a_run_of_a_short_name_is_refused_in_its_own_words():
+    """Its name stands in other data by chance; nobody is told to give an address."""
+    with pytest.raises(NeedleError, match="the name of the run has fewer than 4 characters") as refusal:
+        subject_under("lake", (), run="r1")
+    assert "address" not in str(refusal.value)
 
 
 def test_links_are_not_followed(tmp_path):

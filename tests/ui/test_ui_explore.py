@@ -124,7 +124,8 @@ def test_metrics_are_named_by_patterns(lake):
     assert metric_names(ask, runs, ["own/*", "loss", "own/long"], 12, "scalars") == [
         *("own/long", "own/metric", "own/no step", "loss")
     ]
-    assert metric_names(ask, runs, ["*"], 3, "scalars") == ["loss", "lr", "grad_norm"]
+    assert metric_names(ask, runs, ["*"], 3, "scalars") == ["loss", "step_time_s", "tokens_per_s"]  # no lr
+    assert metric_names(ask, runs, ["lr"], 3, "scalars") == ["lr"]
     assert metric_names(ask, runs, ["nothing*"], 3, "scalars") == []
 
 

@@ -144,7 +144,9 @@ def _liveness_of(row: Mapping[str, Any], now: datetime, sent: Mapping[RankKey, d
     if end is not None:
         state = _final_state(row, started, abandoned=end == "abandoned_ts")
     elif limit_s <= 0:
-        state = "running"  # heartbeats are turned off
+        # heartbeats are turned off, or the run is imported: then a failure is the last that is known of it
+        has_failed = row["start_ts"] is None and (row["failure_ts"] or row["preemption_ts"])
+        state = _final_state(row, started, abandoned=False) if has_failed else "running"
     elif unheard_s > limit_s:
         arrived = sent.get(rank)
         is_waiting = arrived is not None and (now - arrived).total_seconds() <= limit_s

@@ -16,6 +16,7 @@ from importing import ask, imported
 from ranklake.capture.assets.image_file import png
 from ranklake.capture.importers.imports import import_files
 from ranklake.capture.importers.source import SourceError
+from ranklake.lake.ingest.status.liveness import liveness
 
 DOCS = Path(__file__).parents[3] / "docs" / "coming-over.md"
 AT = 1_795_980_684.5
@@ -133,6 +134,8 @@ def test_what_the_documented_script_writes(lake, spool, tmp_path, monkeypatch):
     assert facts["job"] == "digits"
     assert json.loads(facts["config"]) == {"lr": 0.1, "opt": {"name": "adam"}, "api_key": "[redacted]"}
     assert json.loads(facts["labels"])["not_imported"] == "3 values that are not numbers"
+    ended_at = ask(lake, "SELECT max(ts) AS ts FROM events WHERE event = 'failure'")[0]["ts"]
+    assert [rank.state for rank in liveness(lake, now=ended_at)] == ["failed"]
     notes = ask(lake, "SELECT kind, key, value, text FROM annotations ORDER BY kind, key")
     assert [tuple(row.values()) for row in notes] == [
         ("name", None, "first", None), ("note", None, None, "n"), ("tag", "a b", None, None),

@@ -102,13 +102,32 @@ _OF_SCALARS: Final = (
 def metric_names(ask: Ask, runs: Sequence[str], patterns: Sequence[str], most: int, scalars: str) -> list[str]:
     """Return the metrics of some runs that match patterns, those of the first pattern first.
 
-    A pattern is a name, with ``*`` for any characters and ``?`` for one.
+    A pattern is a name, with ``*`` for any characters and ``?`` for one. Such a pattern names columns only if they have
+    values, and samples after all that was recorded.
     """
     text = f"SELECT DISTINCT metric FROM {scalars} WHERE {statements.run_condition(tuple(runs))} ORDER BY metric"  # noqa: S608 - quoted
     recorded = [str(row["metric"]) for row in ask(text).rows]
-    known = dict.fromkeys((*COLUMNS, *SAMPLES, *recorded))
-    matches = (name for pattern in patterns for name in known if fnmatchcase(name, pattern))
+    known = dict.fromkeys((*COLUMNS, *recorded, *SAMPLES))
+    empty = _empty_columns(ask, runs) if any(_WILDCARDS.intersection(pattern) for pattern in patterns) else frozenset()
+    matches = (
+        name for pattern in patterns for name in known
+        if fnmatchcase(name, pattern) and (name == pattern or name not in empty or name in recorded)
+    )  # fmt: skip
     return list(dict.fromkeys(matches))[:most]
+
+
+_WILDCARDS: Final = frozenset("*?[")
+
+
+def _empty_columns(ask: Ask, runs: Sequence[str]) -> frozenset[str]:
+    """Return the metrics of `COLUMNS` without a value in some runs; none if a role may not see them."""
+    empty: set[str] = set()
+    for table in dict.fromkeys(column.table for column in COLUMNS.values()):
+        names = [name for name, column in COLUMNS.items() if column.table == table]
+        counts = ", ".join(f"count({COLUMNS[name].mean}) AS {name}" for name in names)
+        text = f"SELECT {counts} FROM {table} WHERE {statements.run_condition(tuple(runs))}"  # noqa: S608 - quoted
+        empty.update(name for row in ask(text).rows for name in names if not row[name])
+    return frozenset(empty)
 
 
 def range_sql(
