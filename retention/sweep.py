@@ -1,6 +1,7 @@
-"""The spool after a retention: segments that are kept for replay, and whose rows are all gone by now, go too.
+"""Deletes segments from the spool whose rows approved retention plans removed from the lake.
 
-So do copies that came again of segments of which an erasure took rows: what else is in their packs is put beside them.
+The spool keeps segments for replay. Copies of segments that arrive again after an erasure removed their rows are
+deleted, too. The other members of their packs become single files first.
 """
 
 from dataclasses import asdict, dataclass
@@ -40,18 +41,18 @@ GROUP BY s."table", s.sha256"""
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """What a sweep of the spool did.
+    """Result of `sweep`.
 
     Attributes
     ----------
     files, size_bytes
-        That went: segments, and packs of which all members might go.
+        Deleted files and their size: segments, and packs with only removed segments.
     segments
-        In them.
+        Number of segments in these files.
     raw
-        Bytes that came into quarantine again after an erasure took them.
+        Number of deleted raw files that had arrived in quarantine again after an erasure.
     in_packs
-        Segments whose rows are gone, and that stay because others of their pack are wanted.
+        Number of removed segments that stay because other segments of their pack are needed.
     """
 
     files: int = 0
@@ -62,64 +63,64 @@ class SweepResult:
 
 
 def sweep(lake: "Lake", spool: "Spool", by: str) -> SweepResult:
-    """Delete from the spool what holds only rows that approved retention plans took; say so in the audit trail before.
+    """Delete the files of the spool that hold only removed rows. Writes an audit row first.
 
-    Killed half-way, the next sweep goes on. Raises what the stores raise.
+    After a crash the next sweep continues. Raises the errors of the stores.
     """
-    again, raw = _erased_again(lake.tables, spool), _raw_again(lake.tables)
-    over = _removed_segments(lake, spool) | again
-    if not over and not raw:
+    erased, raw = _returned_segments(lake.tables, spool), _returned_raw(lake.tables)
+    removed = _removed_segments(lake, spool) | erased
+    if not removed and not raw:
         return SweepResult()
     by_file: dict[str, list[bool]] = {}
     sizes: dict[str, int] = {}
-    opened: set[str] = set()
+    packs_to_split: set[str] = set()
     for item in spool.listing():
         path = pack_of(item.path) or item.path
-        by_file.setdefault(path, []).append((item.table, item.sha256) in over)
+        by_file.setdefault(path, []).append((item.table, item.sha256) in removed)
         sizes[path] = sizes.get(path, 0) + item.size_bytes
-        if (item.table, item.sha256) in again:
-            opened.add(path)
-    going = sorted(path for path, members in by_file.items() if all(members))
-    opened -= set(going)
-    in_packs = sum(sum(members) for path, members in by_file.items() if not all(members) and path not in opened)
-    done = SweepResult(
-        len(going), sum(sizes[path] for path in going), sum(len(by_file[path]) for path in going), in_packs, len(raw)
+        if (item.table, item.sha256) in erased:
+            packs_to_split.add(path)
+    paths = sorted(path for path, members in by_file.items() if all(members))
+    packs_to_split -= set(paths)
+    in_packs = sum(sum(members) for path, members in by_file.items() if not all(members) and path not in packs_to_split)
+    result = SweepResult(
+        len(paths), sum(sizes[path] for path in paths), sum(len(by_file[path]) for path in paths), in_packs, len(raw)
     )
-    if going or raw or opened:
-        record(lake, by, ACTION, "spool", None, asdict(done))
-        for path in going:
+    if paths or raw or packs_to_split:
+        record(lake, by, ACTION, "spool", None, asdict(result))
+        for path in paths:
             spool.delete(path)
-        for path in sorted(opened):
-            remove(spool, path, lambda name, _: identity(name) in again)
+        for path in sorted(packs_to_split):
+            remove(spool, path, lambda name, _: identity(name) in erased)
         for path in raw:
             delete(lake.store, path)
-        remove_dead(spool.fs, [*going, *opened])
+        remove_dead(spool.fs, [*paths, *packs_to_split])
         remove_dead(lake.fs, raw)
-    return done
+    return result
 
 
-def _raw_again(tables: "Tables") -> list[str]:
-    """Return the paths of raw bytes in quarantine that an erasure took, and that came again."""
-    there = [tables.store.path("quarantine", sha256) for sha256 in sorted(erased_raw(tables))]
-    return [path for path in there if tables.store.fs.exists(path)]
+def _returned_raw(tables: "Tables") -> list[str]:
+    """Return the paths of raw bytes that are in quarantine again after an erasure deleted them."""
+    paths = [tables.store.path("quarantine", sha256) for sha256 in sorted(erased_raw(tables))]
+    return [path for path in paths if tables.store.fs.exists(path)]
 
 
-def _erased_again(tables: "Tables", spool: "Spool") -> set[tuple[str, str]]:
-    """Return the segments (table, digest) that were taken in, and that came again after an erasure took their rows."""
-    again = list(erased_again(tables, spool.listing()))
-    waiting = (
-        {(item.table, item.sha256) for some in not_taken_in(tables.store, again) for item in some} if again else set()
-    )
-    return {(item.table, item.sha256) for item in again} - waiting
+def _returned_segments(tables: "Tables", spool: "Spool") -> set[tuple[str, str]]:
+    """Return the ingested segments (table, digest) that are in the spool again after an erasure removed their rows."""
+    copies = list(erased_again(tables, spool.listing()))
+    lists = not_taken_in(tables.store, copies) if copies else ()
+    waiting = {(item.table, item.sha256) for items in lists for item in items}
+    return {(item.table, item.sha256) for item in copies} - waiting
 
 
 def _removed_segments(lake: "Lake", spool: "Spool") -> set[tuple[str, str]]:
-    """Return the segments (table, digest) of which approved retention plans took all rows, for good.
+    """Return the segments (table, digest) whose rows approved retention plans all removed for good.
 
-    Where they took some rows of a date, those segments are among them of which no row is left on it.
+    For a date of which only some rows were removed, a segment counts if it has no row left on that date.
     """
-    taken, thinned = retired_dates(lake.tables, final=True), retired_dates(lake.tables, final=True, of_parts=True)
-    tables = {*taken, *thinned}
+    whole = retired_dates(lake.tables, final=True)
+    partial = retired_dates(lake.tables, final=True, of_parts=True)
+    tables = {*whole, *partial}
     items = [item for item in spool.listing() if item.name is not None and item.table in tables] if tables else []
     if not items or delta_table(lake.store, "segments") is None:
         return set()
@@ -127,27 +128,27 @@ def _removed_segments(lake: "Lake", spool: "Spool") -> set[tuple[str, str]]:
     names = sorted({(item.table, item.sha256) for item in items})
     spooled = {"table": [table for table, _ in names], "sha256": [sha256 for _, sha256 in names]}
     context.from_arrow(pa.table(spooled), name="spooled")
-    left = {table: _slot_files(lake, table, days) for table, days in thinned.items() if table in lake.contracts()}
+    left = {table: _slot_files(lake, table, days) for table, days in partial.items() if table in lake.contracts()}
     live: dict[str, set[date] | None] = {}
-    over: set[tuple[str, str]] = set()
+    removed: set[tuple[str, str]] = set()
     for row in context.sql(_RECORDED).to_arrow_table().to_pylist():
         table = row["table"]
         if table not in live:
-            handle = last_table(lake.store, table)  # a table or a date that a listing lacks is not gone
+            handle = last_table(lake.store, table)  # not by a listing, which may be incomplete
             live[table] = None if handle is None else set(files(handle)["date"].to_pylist())
         dates = live[table]
         is_left = not row["rows_stored"] or (row["incarnation"], row["segment"]) in left.get(table, ())
-        of_parts = {} if is_left else thinned.get(table, {})
-        if dates is not None and is_all_retired(row, taken.get(table, {}), dates, of_parts):
-            over.add((table, row["sha256"]))
-    return over
+        partial_dates = {} if is_left else partial.get(table, {})
+        if dates is not None and is_all_retired(row, whole.get(table, {}), dates, partial_dates):
+            removed.add((table, row["sha256"]))
+    return removed
 
 
 def _slot_files(lake: "Lake", table: str, days: "Collection[date]") -> set[tuple[int, int]]:
-    """Return the slot files (incarnation, segment) that have rows of a table on some dates."""
-    known = lake.contract(table)
-    if not known.envelope or delta_table(lake.store, table) is None:
+    """Return the slot files (incarnation, segment) with rows in a table on the given dates."""
+    contract = lake.contract(table)
+    if not contract.envelope or delta_table(lake.store, table) is None:
         return set()
-    rows = read(lake.tables, known, ["incarnation", "segment"], partitions=sorted(days))
+    rows = read(lake.tables, contract, ["incarnation", "segment"], partitions=sorted(days))
     slots = rows.group_by(["incarnation", "segment"]).aggregate([]).to_pylist()
     return {(row["incarnation"], row["segment"]) for row in slots}

@@ -1,12 +1,12 @@
-"""Applies an erasure: rows go by one numbered plan, then every other trace; then everything is searched again.
+"""Applies an erasure: one numbered plan removes rows, then all other traces are removed and everything is searched.
 
     approved? same subject? same rows? ─▶ audit row (begun) ─▶ one numbered plan: rows out of tables, names out of
-        ``segments``, raw bytes, the register's row, fences ─▶ what rollups brought meanwhile ─▶ shares, keys, logs,
+        ``segments``, raw bytes, the register's row, fences ─▶ rows that rollups added in between ─▶ shares, keys, logs,
         plans, old versions, hints, spool, folders, copied artifacts ─▶ a search of every file
         ─▶ a certificate, named by its digest ─▶ audit row
 
-Killed half-way, the next call for the same erasure goes on: whoever finds the plan finishes it, and what comes after is
-done again until the search finds nothing.
+After a crash the next call for the same erasure continues. Any process that finds the unfinished plan finishes it, and
+the later steps are repeated until the search finds nothing.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from ranklake.lake.tables.commit import LostRaceError, number_of, swap
 from ranklake.lake.tables.live_files import live_paths
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.copies import sweep_copies
-from ranklake.retention.erasure.archived import kept_hits, rewrite_archives
+from ranklake.retention.erasure.archived import matching_kept_files, rewrite_kept_files
 from ranklake.retention.erasure.certificate import Certificate, certify
 from ranklake.retention.erasure.places import DELETED, FORGOTTEN, PlaceResult, erase_files, erase_versions
 from ranklake.retention.erasure.plan import (
@@ -47,9 +47,9 @@ from ranklake.retention.erasure.subject import (
     OtherSubjectError,
     Reach,
     files_with_left_words,
+    rewrite_files,
     rewrite_partition,
     subject_rows,
-    written_anew,
 )
 from ranklake.retention.proposals import lifecycle
 from ranklake.retention.proposals.erasures import (
@@ -82,14 +82,14 @@ SCRATCH: Final = "scratch of processes that died"
 
 @dataclass(frozen=True, slots=True)
 class ErasureResult:
-    """What applying an erasure did.
+    """Result of `apply`.
 
     Attributes
     ----------
     is_fresh
-        Whether this call applied the erasure; else an earlier call did, and this one only removed what was left.
+        Whether this call applied the erasure. If an earlier call did, this one only removed the rest.
     places
-        Files outside of live rows that were changed, by place.
+        Number of changed files by place, without files of live rows.
     """
 
     erasure: Erasure
@@ -99,7 +99,7 @@ class ErasureResult:
 
 
 approve = lifecycle.approving(ERASURES)
-"""Approves one; see `ranklake.retention.proposals.lifecycle.approve`."""
+"""Approves an erasure; see `ranklake.retention.proposals.lifecycle.approve`."""
 
 
 def apply(
@@ -113,7 +113,7 @@ def apply(
     signing: Signing = NOT_SIGNING,
     progress: "Progress | None" = None,
 ) -> ErasureResult:
-    """Erase what an approved erasure names, prove it, and return what was done. Can be called again.
+    """Apply an approved erasure, search everything again, and write a certificate. Can be called again.
 
     Raises
     ------
@@ -122,9 +122,9 @@ def apply(
     ranklake.retention.proposals.proposals.VoidProposalError
         The subject has other rows than were approved. Nothing was changed.
     HeldError, NotIngestedError
-        Nothing may be erased (any more, or yet). Nothing was changed.
+        The subject may not be erased now. Nothing was changed.
 
-    Raises likewise what `ranklake.retention.proposals.lifecycle.apply` does.
+    Also raises the errors of `ranklake.retention.proposals.lifecycle.apply`.
     """
     lake = reach.lake
     proposal = ERASURES.find(lake, name)
@@ -133,22 +133,22 @@ def apply(
         raise OtherSubjectError("these values are not those of this erasure", where=name, hint=hint)
 
     def check(erasure: Erasure) -> "WritePlan":
-        now = find(reach, subject)
-        refuse_unfit(reach, subject, now, today)
-        _refuse_other(lake, erasure, now)
-        return partial(_write, lake, erasure, subject, by, now)
+        matches = find(reach, subject)
+        refuse_unfit(reach, subject, matches, today)
+        _refuse_changed(lake, erasure, matches)
+        return partial(_write, lake, erasure, subject, by, matches)
 
     erasure, is_fresh = lifecycle.apply(
         lake, ERASURES, name, by, check, single_operator=single_operator, signing=signing
     )
     settle(lake, subject)
     withdraw(lake.store)
-    holds = member_check(lake, subject)
+    has_subject = member_check(lake, subject)
     keys = forget_keys(lake, subject)
     places = [PlaceResult(PLACE, FORGOTTEN, keys)] if keys else []
-    if left := sweep():
-        places.append(PlaceResult(SCRATCH, DELETED, len(left)))
-    places += erase_files(reach, subject, reach.each(subject), holds, erasure.name)
+    if scratch_files := sweep():
+        places.append(PlaceResult(SCRATCH, DELETED, len(scratch_files)))
+    places += erase_files(reach, subject, reach.search(subject), has_subject, erasure.name)
     if copies := sweep_copies(lake, with_scratch=True):
         places.append(PlaceResult(COPIED, DELETED, copies))
     places += erase_versions(reach, subject)
@@ -158,19 +158,20 @@ def apply(
     return ErasureResult(erasure, is_fresh, tuple(places), certificate)
 
 
-def _refuse_other(lake: "Lake", erasure: Erasure, now: SubjectMatches) -> None:
-    """Raise `VoidProposalError` where the subject has other rows, or raw bytes, than were approved."""
-    approved = {_place(item): item for item in erasure.of(ROWS, NAMES, RAW)}
-    there = {_place(item): item for item in plan_items(lake.catalog, now)}
+def _refuse_changed(lake: "Lake", erasure: Erasure, matches: SubjectMatches) -> None:
+    """Raise `VoidProposalError` if the subject has other rows or raw bytes than were approved."""
+    approved_items = {_place(item): item for item in erasure.of(ROWS, NAMES, RAW)}
+    current_items = {_place(item): item for item in plan_items(lake.catalog, matches)}
     for item in remaining_items(lake.store, erasure):
-        if _place(item) not in there:
+        if _place(item) not in current_items:
             raise _void(erasure, item, f"has no rows of this subject any more, and {item.rows:,} were planned")
-    for item in there.values():
-        known = approved.get(_place(item))
-        if known is None:
+    for item in current_items.values():
+        approved = approved_items.get(_place(item))
+        if approved is None:
             raise _void(erasure, item, "has rows of this subject that were not there when it was planned")
-        if known.content_sha256 != item.content_sha256:
-            raise _void(erasure, item, f"has {item.rows:,} rows of this subject, and other {known.rows:,} were planned")
+        if approved.content_sha256 != item.content_sha256:
+            message = f"has {item.rows:,} rows of this subject, and other {approved.rows:,} were planned"
+            raise _void(erasure, item, message)
 
 
 def _place(item: Item) -> tuple[str, str | None, date | None, str | None]:
@@ -182,62 +183,62 @@ def _void(erasure: Erasure, item: Item, what: str) -> VoidProposalError:
 
 
 def _write(
-    lake: "Lake", erasure: Erasure, subject: "Subject", by: str, now: SubjectMatches, number: int, *, alone: bool
+    lake: "Lake", erasure: Erasure, subject: "Subject", by: str, matches: SubjectMatches, number: int, *, alone: bool
 ) -> "Plan":
+    """Write the files of the numbered plan that applies an erasure, and return the plan."""
     drop: dict[str, list[pa.Table]] = {}
     live: dict[str, list[pa.Table]] = {}
     new: list[DataFile] = []
-    for dated in now.rows:
+    for dated in matches.rows:
         table = dated.item.table or ""
         drop.setdefault(table, []).append(dated.files)
         live.setdefault(table, []).append(dated.live)
         new += rewrite_partition(lake, subject, dated, number)
-    for table, paths in files_with_left_words(lake, now.files).items():
-        gone_already = {path for some in drop.get(table, ()) for path in some["path"].to_pylist()}
-        old, of_dates, fresh = written_anew(lake, table, sorted(set(paths) - gone_already), number)
+    for table, paths in files_with_left_words(lake, matches.files).items():
+        dropped_paths = {path for files in drop.get(table, ()) for path in files["path"].to_pylist()}
+        old, of_dates, rewritten = rewrite_files(lake, table, sorted(set(paths) - dropped_paths), number)
         if old.num_rows:
             drop.setdefault(table, []).append(old)
             live.setdefault(table, []).append(of_dates)
-            new += fresh
+            new += rewritten
     row = REGISTER.head_row(erasure, "application", by, number, single_operator=alone)
     new += row_files(lake.store, TABLE, with_time([row]), number)
     raw: dict[str, dict[str, list[str]]] = {}
-    for item in now.raw:
-        raw.setdefault(f"{QUARANTINE}{item.table}", {}).setdefault(str(item.partition_date), []).append(
-            item.about or ""
-        )
-    gone, there = (
-        {table: pa.concat_tables(some, promote_options="default") for table, some in side.items()}
+    for item in matches.raw:
+        by_date = raw.setdefault(f"{QUARANTINE}{item.table}", {})
+        by_date.setdefault(str(item.partition_date), []).append(item.about or "")
+    remove, retained = (
+        {table: pa.concat_tables(files, promote_options="default") for table, files in side.items()}
         for side in (drop, live)
     )
-    kept = rewrite_archives(lake, subject, list(kept_hits(lake.tables, now.files)), number)
-    facts = {"erasure": erasure.name, QUARANTINED: raw, **({REPLACED: kept} if kept else {})}
-    return action_plan.compose(number, ERASURE.name, add=new, remove=gone, live=there, purge=True, facts=facts)
+    replaced = rewrite_kept_files(lake, subject, list(matching_kept_files(lake.tables, matches.files)), number)
+    facts = {"erasure": erasure.name, QUARANTINED: raw, **({REPLACED: replaced} if replaced else {})}
+    return action_plan.compose(number, ERASURE.name, add=new, remove=remove, live=retained, purge=True, facts=facts)
 
 
 def settle(lake: "Lake", subject: "Subject") -> None:
-    """Take the subject's rows out of derived tables, after the plan of its erasure; again changes nothing.
+    """Remove the subject's rows from derived tables after the plan of the erasure, since a rollup may have added some.
 
-    Raises what the stores raise. A process that dies half-way leaves what the next call finds.
+    A second call changes nothing, and continues after a crash. Raises the errors of the stores.
     """
     for contract in lake.contracts().values():
         while contract.kind == "derived" and (matching := list(subject_rows(lake.tables, subject, contract))):
-            for file_rows in matching:
-                _take(lake, subject, file_rows)
+            for dated in matching:
+                _remove_derived(lake, subject, dated)
 
 
-def _take(lake: "Lake", subject: "Subject", dated: DatedRows) -> None:
-    """Replace the files of a date that hold rows of the subject; leave it to the next look where a rollup did."""
+def _remove_derived(lake: "Lake", subject: "Subject", dated: DatedRows) -> None:
+    """Replace the files of a date without the subject's rows. Changes nothing if a rollup replaced the files first."""
     table = dated.item.table or ""
     handle = delta_table(lake.store, table)
-    gone = dated.files["path"].to_pylist()
-    if handle is None or not live_paths(handle).issuperset(gone):
+    unused = dated.files["path"].to_pylist()
+    if handle is None or not live_paths(handle).issuperset(unused):
         return
     number = number_of(handle) + 1
     new = rewrite_partition(lake, subject, dated, number)
     try:
         swap(handle, number, add=new, remove=dated.files)
     except LostRaceError:
-        gone = [file.path for file in new]
-    for path in gone:
+        unused = [file.path for file in new]
+    for path in unused:
         delete(lake.store, lake.path("tables", table, path))

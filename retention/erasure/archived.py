@@ -1,9 +1,9 @@
-"""Rows of a subject in archives and how they go; legal holds over any row of a subject, under which nothing goes.
+"""Erases a subject's rows from archives and kept files, and refuses an erasure of rows on legal hold.
 
-    archived file that holds a value ─▶ the same rows without the subject's, under the contract that it has
-        ─▶ another manifest ─▶ row ``rewritten`` of the register ─▶ what no manifest names is deleted
+    archived file with matches ─▶ a new file without the subject's rows, under the same contract version
+        ─▶ a new manifest ─▶ row ``rewritten`` of the register ─▶ files that no manifest names are deleted
 
-Killed anywhere, the next call goes on: a file is found as long as a value is in it.
+After a crash the next call continues, since a file is found again as long as it contains a value.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedMatch:
-    """An archived file that holds a value: its archive, that one's place and manifest, and which file it is."""
+    """An archived file with matches, its archive, and the archive's place and manifest."""
 
     archive: Archive
     place: "Store"
@@ -66,121 +66,123 @@ class ArchivedMatch:
 
 
 def matching_archives(tables: "Tables", matches: "Collection[FileMatches]") -> Iterator[ArchivedMatch]:
-    """Yield the archived files that hold a value, as the register knows them."""
-    there = {one.source.uri for one in matches if one.source.place == ARCHIVES and one.counts}
-    for archive in existing_archives(tables) if there else ():
+    """Yield the registered archived files that have matches."""
+    paths = {match.source.uri for match in matches if match.source.place == ARCHIVES and match.counts}
+    for archive in existing_archives(tables) if paths else ():
         place = open_place(tables.store, archive.uri)
         manifest = read_manifest(place, archive.manifest_sha256)
         for file in manifest.files:
-            if place.path("tables", manifest.table, file.path) in there:
+            if place.path("tables", manifest.table, file.path) in paths:
                 yield ArchivedMatch(archive, place, manifest, file)
 
 
 def existing_archives(tables: "Tables") -> list[Archive]:
-    """Return the archives whose files are there: those that ended by a plan that can be cancelled yet among them."""
+    """Return the archives whose files exist, including those that a plan ended which can still be cancelled."""
     ended = {
         name
         for kept_plan in kept_plans(tables)
-        for days in kept_plan.plan.body["facts"].get(ENDED, {}).values()
-        for some in days.values()
-        for name in some
+        for names_by_date in kept_plan.plan.body["facts"].get(ENDED, {}).values()
+        for names in names_by_date.values()
+        for name in names
     }
     return [
         archive for archive in every_archive(tables).values() if archive.removed is None or archive.archive in ended
     ]
 
 
-def held_rows(lake: "Lake", subject: "Subject", hit: ArchivedMatch, hold: "Hold", facts: RunFacts) -> int:
-    """Return how many rows of the subject in an archived file a hold is about."""
-    contract = lake.contract(hit.archive.table)
-    if not hold.covers(hit.archive.partition_date) or not hold.rule.may_match(contract):
+def held_rows(lake: "Lake", subject: "Subject", match: ArchivedMatch, hold: "Hold", facts: RunFacts) -> int:
+    """Return the number of the subject's rows in an archived file that a hold covers."""
+    contract = lake.contract(match.archive.table)
+    if not hold.covers(match.archive.partition_date) or not hold.rule.may_match(contract):
         return 0
-    rows = current_rows(hit.place, hit.manifest, hit.row, lake)
-    mine = rows.filter(marks_in(lake.catalog, subject, hit.archive.table, rows))
-    return count_held(lake, contract, mine, hold, facts)
+    rows = current_rows(match.place, match.manifest, match.row, lake)
+    subject_rows = rows.filter(marks_in(lake.catalog, subject, match.archive.table, rows))
+    return count_held(lake, contract, subject_rows, hold, facts)
 
 
 def erase_archived(lake: "Lake", subject: "Subject", matches: "Collection[FileMatches]", proposal: str) -> int:
-    """Take the subject's rows out of archived files; return how many files were rewritten or went."""
+    """Remove the subject's rows from archived files; return the number of rewritten or deleted files."""
     changed = 0
     by_archive: dict[str, list[ArchivedMatch]] = {}
-    for hit in matching_archives(lake.tables, matches):
-        by_archive.setdefault(hit.archive.archive, []).append(hit)
+    for match in matching_archives(lake.tables, matches):
+        by_archive.setdefault(match.archive.archive, []).append(match)
     for group in by_archive.values():
-        first, gone = group[0], {one.file.path for one in group}
-        new = [file for one in group for file in _rewrite_without(lake, subject, one)]
-        kept = [file for file in first.manifest.files if file.path not in gone]
+        first, old_paths = group[0], {match.file.path for match in group}
+        new = [file for match in group for file in _rewrite_without(lake, subject, match)]
+        kept = [file for file in first.manifest.files if file.path not in old_paths]
         manifest = replace(first.manifest, files=sorted_files([*kept, *new]))
         first.place.put_if_absent(manifest.name, manifest.to_json())
         write_rewritten(lake.tables, first.archive, manifest, proposal)
         changed += len(group)
-    if any(one.source.place == ARCHIVES and one.counts for one in matches):
+    if any(match.source.place == ARCHIVES and match.counts for match in matches):
         sweep_archives(lake.tables)
     return changed
 
 
-def _rewrite_without(lake: "Lake", subject: "Subject", hit: ArchivedMatch) -> Iterator[ArchivedFile]:
-    """Write an archived file without the subject's rows, under the contract that it has; nothing where all go."""
-    marks = marks_in(lake.catalog, subject, hit.archive.table, current_rows(hit.place, hit.manifest, hit.row, lake))
-    rows = stored_rows(Tables(hit.place), hit.archive.table, hit.row).filter(pc.invert(marks))
+def _rewrite_without(lake: "Lake", subject: "Subject", match: ArchivedMatch) -> Iterator[ArchivedFile]:
+    """Write an archived file without the subject's rows, under the same contract version; nothing if no row is left."""
+    marks = marks_in(
+        lake.catalog, subject, match.archive.table, current_rows(match.place, match.manifest, match.row, lake)
+    )
+    rows = stored_rows(Tables(match.place), match.archive.table, match.row).filter(pc.invert(marks))
     if not rows.num_rows:
         return
-    for at, field in enumerate(rows.schema):
-        if pa.types.is_dictionary(field.type):  # its words stay where rows go
-            rows = rows.set_column(at, field.name, rows[field.name].cast(field.type.value_type))
+    for index, field in enumerate(rows.schema):
+        if pa.types.is_dictionary(field.type):  # a dictionary keeps the values of removed rows
+            rows = rows.set_column(index, field.name, rows[field.name].cast(field.type.value_type))
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd", write_page_checksum=True)
     raw = sink.getvalue().to_pybytes()
     digest = hashlib.sha256(raw).hexdigest()
-    number = plan_of(hit.file.path) or 0
-    path = f"date={hit.archive.partition_date.isoformat()}/p{number:010d}-{uuid.uuid4().hex}-{digest}.parquet"
-    target = hit.place.path("tables", hit.archive.table, path)
-    overwrite(hit.place.fs, target, raw, local=hit.place.is_local)
-    move_to(hit.place, target, hit.archive.storage_class, None)
+    number = plan_of(match.file.path) or 0
+    path = f"date={match.archive.partition_date.isoformat()}/p{number:010d}-{uuid.uuid4().hex}-{digest}.parquet"
+    target = match.place.path("tables", match.archive.table, path)
+    overwrite(match.place.fs, target, raw, local=match.place.is_local)
+    move_to(match.place, target, match.archive.storage_class, None)
     yield ArchivedFile(path, rows.num_rows, len(raw), digest)
 
 
-def kept_hits(tables: "Tables", matches: "Collection[FileMatches]") -> Iterator[KeptFile]:
-    """Yield the kept files in which a value was found."""
-    there = {one.source.uri for one in matches if one.counts and one.source.version is None}
-    for kept_plan in kept_plans(tables) if there else ():
-        yield from (file for file in kept_plan.files if tables.store.path("tables", file.table, file.path) in there)
+def matching_kept_files(tables: "Tables", matches: "Collection[FileMatches]") -> Iterator[KeptFile]:
+    """Yield the files in days of grace that have matches."""
+    paths = {match.source.uri for match in matches if match.counts and match.source.version is None}
+    for kept_plan in kept_plans(tables) if paths else ():
+        yield from (file for file in kept_plan.files if tables.store.path("tables", file.table, file.path) in paths)
 
 
 def held_in(lake: "Lake", subject: "Subject", file: KeptFile, hold: "Hold", facts: RunFacts) -> int:
-    """Return how many rows of the subject in a kept file a hold is about."""
+    """Return the number of the subject's rows in a kept file that a hold covers."""
     contract = lake.contract(file.table)
     if not hold.covers(file.day) or not hold.rule.may_match(contract):
         return 0
     rows = rows_of(lake.tables, as_read(latest(lake.tables, file.table), contract), file)
-    mine = rows.filter(marks_in(lake.catalog, subject, file.table, rows))
-    return count_held(lake, contract, mine, hold, facts)
+    subject_rows = rows.filter(marks_in(lake.catalog, subject, file.table, rows))
+    return count_held(lake, contract, subject_rows, hold, facts)
 
 
-def rewrite_archives(
+def rewrite_kept_files(
     lake: "Lake", subject: "Subject", files: "Collection[KeptFile]", number: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """Write kept files again without the subject's rows, and return what the plan says of them, by table.
+    """Write kept files without the subject's rows; return the plan's facts about the old and new files, by table.
 
     Commits nothing. Raises `ranklake.lake.tables.live_files.DamagedFileError`.
     """
-    replaced_rows: dict[str, list[dict[str, Any]]] = {}
+    replacements: dict[str, list[dict[str, Any]]] = {}
     for file in files:
         target = as_read(latest(lake.tables, file.table), lake.contract(file.table))
         rows = rows_of(lake.tables, target, file)
         rest = rows.filter(pc.invert(marks_in(lake.catalog, subject, file.table, rows)))
         new = [
             {
-                "path": append_file.path,
-                "size_bytes": append_file.size_bytes,
-                "num_records": append_file.rows,
+                "path": new_file.path,
+                "size_bytes": new_file.size_bytes,
+                "num_records": new_file.rows,
                 "version": target.stamp,
+                "date": new_file.partition.isoformat(),
             }
-            | {"date": append_file.partition.isoformat()}
-            for append_file in (append_files(lake.store, target, rest, number) if rest.num_rows else ())
+            for new_file in (append_files(lake.store, target, rest, number) if rest.num_rows else ())
         ]
-        replaced_rows.setdefault(file.table, []).append({"path": file.path, "by": new})
-    return replaced_rows
+        replacements.setdefault(file.table, []).append({"path": file.path, "by": new})
+    return replacements
 
 
 class HeldError(RanklakeError):
@@ -196,21 +198,21 @@ def refuse_held(
     kept: Iterable[KeptFile],
     today: date,
 ) -> None:
-    """Raise `HeldError` where a hold is about rows of the subject, or about any rows of a table whose raw bytes go.
+    """Raise `HeldError` if a hold covers rows of the subject, or may cover rows in raw bytes that would be deleted.
 
-    What a hold is about is evidence, and so are its copies, logs and names: so nothing of the subject goes at all.
+    Rows on hold are evidence, and so are their copies, logs and names. So one such row stops the whole erasure.
     """
     holds = holds_of(lake, today)
     if not holds:
         return
-    facts = run_facts(lake.tables, [one.rule for one in holds])
+    facts = run_facts(lake.tables, [hold.rule for hold in holds])
     for hold in holds:
-        held = sum(_rows_on_hold(lake, subject, one, hold, facts) for one in rows if one.item.place != NAMES)
-        held += sum(held_rows(lake, subject, one, hold, facts) for one in archived)
-        held += sum(held_in(lake, subject, one, hold, facts) for one in kept)
-        held += sum(_is_about(lake.catalog, hold, item) for item in raw)
-        if held:
-            message = f"the legal hold {hold.name} is about {held:,} rows or files of this subject until {hold.until}"
+        count = sum(_rows_on_hold(lake, subject, dated, hold, facts) for dated in rows if dated.item.place != NAMES)
+        count += sum(held_rows(lake, subject, match, hold, facts) for match in archived)
+        count += sum(held_in(lake, subject, file, hold, facts) for file in kept)
+        count += sum(_may_cover(lake.catalog, hold, item) for item in raw)
+        if count:
+            message = f"the legal hold {hold.name} is about {count:,} rows or files of this subject until {hold.until}"
             raise HeldError(message, hint="a hold goes before every erasure; see 'ranklake retain holds'")
 
 
@@ -224,11 +226,11 @@ def _rows_on_hold(lake: "Lake", subject: "Subject", dated: DatedRows, hold: Hold
     texts = text_columns(contract)
     count = 0
     for _, rows in read_some(lake.tables, contract, dated.files, list(dict.fromkeys([*texts, *parts.columns]))):
-        mine = rows.filter(subject.marks(rows.select(texts)))
-        count += int(pc.sum(parts.mask(mine, lambda values: parts.of(values).level is Level.HOLD)).as_py() or 0)
+        subject_rows = rows.filter(subject.marks(rows.select(texts)))
+        count += int(pc.sum(parts.mask(subject_rows, lambda values: parts.of(values).level is Level.HOLD)).as_py() or 0)
     return count
 
 
-def _is_about(catalog: "Catalog", hold: Hold, item: Item) -> bool:
-    known = catalog.contracts().get(item.table or "")
-    return known is None or hold.rule.may_match(known)
+def _may_cover(catalog: "Catalog", hold: Hold, item: Item) -> bool:
+    contract = catalog.contracts().get(item.table or "")
+    return contract is None or hold.rule.may_match(contract)

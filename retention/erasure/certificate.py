@@ -1,9 +1,9 @@
-"""Certificates: what an erasure did and what a search found afterwards, in a file that verifies anywhere.
+"""Certificates of erasures: what was erased and what a search found afterwards, in a file that can be verified alone.
 
-    certificates/<sha256>.json     named by the digest of its bytes; the audit trail has the name
+    certificates/<sha256>.json     named by the digest of its bytes; the audit log has the name
 
-It holds no value that was erased, nor a row. Whoever has the values, the keys of those who approved, or the lake, can
-verify more of it; nothing of it has to be believed for lying where it does.
+A certificate contains no erased value and no row. A reader who also has the values, the approvers' keys or the lake can
+verify more. The certificate needs no trust in where it is stored.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from ranklake.lake.store.ssh_signatures import SignatureError, load_signers, ver
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.erasure.plan import PLACE, key_store, keys_left
 from ranklake.retention.erasure.search import summarize
-from ranklake.retention.erasure.subject import Reach, why_it_stays
+from ranklake.retention.erasure.subject import Reach, stay_reason
 from ranklake.retention.proposals.approvals import normalize_name
 from ranklake.retention.proposals.erasures import CERTIFIED, ERASURES, Erasure, Item
 from ranklake.retention.proposals.identities import DIGEST, Statement, lake_identity
@@ -50,55 +50,55 @@ _LIBRARIES: Final = ("ranklake", "deltalake", "pyarrow")
 
 
 class NoCertificateError(RanklakeError):
-    """An erasure without a certificate, or a file that is none."""
+    """An erasure has no valid certificate, or a file is no certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate.
+    """A certificate of an erasure.
 
     Attributes
     ----------
     facts
-        All that it says; plain JSON values.
+        Its content as plain JSON values.
     """
 
     facts: Mapping[str, Any]
 
     @property
     def raw(self) -> bytes:
-        """Its bytes."""
+        """The certificate as UTF-8 JSON bytes, keys sorted."""
         return json.dumps(self.facts, sort_keys=True, indent=1).encode() + b"\n"
 
     @property
     def name(self) -> str:
-        """Digest of its bytes, by which it is named."""
+        """SHA-256 of its bytes as hex."""
         return hashlib.sha256(self.raw).hexdigest()
 
     @property
     def path(self) -> str:
-        """Where it lies in the lake."""
+        """Its path in the lake."""
         return f"{FOLDER}/{self.name}.json"
 
     @property
     def is_clean(self) -> bool:
-        """Whether the search found nothing but what stays by rule."""
+        """Whether the search found nothing except data that an erasure leaves in place by rule."""
         return bool(self.facts["search"]["is_clean"])
 
     @property
     def unsearched(self) -> int:
-        """How many files could not be searched."""
+        """Number of files that could not be searched."""
         return sum(int(fact["files"]) for fact in self.facts["search"]["unsearched"])
 
     @classmethod
     def parse(cls, raw: bytes, where: str) -> "Certificate":
-        """Return the certificate of a file's bytes. Raises `NoCertificateError`."""
+        """Return the certificate in a file's bytes. Raises `NoCertificateError` with `where`, the file's name."""
         try:
             facts = json.loads(raw)
-            is_one = isinstance(facts, dict) and facts.get("format") == FORMAT
+            is_certificate = isinstance(facts, dict) and facts.get("format") == FORMAT
         except (ValueError, RecursionError):
-            is_one = False
-        if not is_one:
+            is_certificate = False
+        if not is_certificate:
             raise NoCertificateError(
                 "not a certificate of an erasure", where=where, hint="name a file of certificates/"
             )
@@ -109,16 +109,16 @@ def certify(
     reach: Reach,
     subject: "Subject",
     erasure: Erasure,
-    done: "Sequence[PlaceResult]",
+    places: "Sequence[PlaceResult]",
     *,
     progress: "Progress | None" = None,
 ) -> Certificate:
-    """Search all anew, write down what was done and found, and return it."""
+    """Search everything again, and write and return the certificate. `places` has the results of the erasure."""
     lake = reach.lake
-    every = list(reach.each(subject, progress))
-    left = [one for one in every if not (one.counts and _may_stay(lake.catalog, subject, one))]
-    stays = [one for one in every if one.counts and _may_stay(lake.catalog, subject, one)]
-    traces, kept = summarize(left, subject.sought), summarize(stays, subject.sought)
+    files = list(reach.search(subject, progress))
+    staying = [file for file in files if file.counts and _may_stay(lake.catalog, subject, file)]
+    others = [file for file in files if not (file.counts and _may_stay(lake.catalog, subject, file))]
+    traces, kept = summarize(others, subject.needles), summarize(staying, subject.needles)
     keys = [{"place": PLACE, "where": uri, "files": 1, "count": 1} for uri in keys_left(lake, subject)]
     facts = {
         "format": FORMAT,
@@ -131,22 +131,22 @@ def certify(
         "applied": None if erasure.applied is None else erasure.applied.isoformat(),
         "steps": [_step(step) for step in _steps(lake.tables, erasure)],
         "files": _files(lake.store, erasure),
-        "places": [one.plain() for one in done],
+        "places": [place.plain() for place in places],
         "keys": _keys(lake),
         "search": {
             "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "files": len([one for one in every if not one.source.is_folder]),
+            "files": len([file for file in files if not file.source.is_folder]),
             "matched": subject.rule,
             "is_clean": not traces.traces and not keys,
             "found": [*map(_trace_facts, traces.traces), *keys],
-            "unsearched": [_trace_facts(one) for one in traces.unsearched],
-            "stays": [_trace_facts(one) for one in kept.traces],
+            "unsearched": list(map(_trace_facts, traces.unsearched)),
+            "stays": list(map(_trace_facts, kept.traces)),
         },
         "versions": {**{name: version(name) for name in _LIBRARIES}, "python": platform.python_version()},
     }
-    made = Certificate(facts)
-    lake.put_if_absent(made.path, made.raw)
-    return made
+    certificate = Certificate(facts)
+    lake.put_if_absent(certificate.path, certificate.raw)
+    return certificate
 
 
 def certificates(store: "Store", name: str) -> list[Certificate]:
@@ -163,15 +163,15 @@ def certificates(store: "Store", name: str) -> list[Certificate]:
 
 
 def _may_stay(catalog: "Catalog", subject: "Subject", matches: "FileMatches") -> bool:
-    """Return whether a file may hold what it holds: accounting tables, and other runs' words about a run."""
-    if why_it_stays(catalog, subject, matches):
+    """Return whether matches in a file may stay: in tables that are always kept, and in rows of other runs."""
+    if stay_reason(catalog, subject, matches):
         return True
     columns = {where for where in matches.counts if where.startswith("column ")}
     return subject.run is not None and columns == set(matches.counts) and "column run" not in columns
 
 
 def _keys(lake: "Lake") -> dict[str, Any]:
-    """Return which columns are under keys of subjects, and the places in which keys were looked for."""
+    """Return the columns that are stored under keys of subjects, and the places that store keys."""
     store = key_store(lake)
     places = [] if store is None else [place.uri for place in store.places]
     return {"columns": sorted(known_columns(lake.store)), "places": places}
@@ -179,7 +179,7 @@ def _keys(lake: "Lake") -> dict[str, Any]:
 
 def _steps(tables: "Tables", erasure: Erasure) -> Iterable[Step]:
     rows = recorded_actions(tables, ERASURES).get(erasure.name, {})
-    return sorted((step for some in rows.values() for step in some), key=lambda step: step.seq)
+    return sorted((step for steps in rows.values() for step in steps), key=lambda step: step.seq)
 
 
 def _step(step: Step) -> dict[str, Any]:
@@ -187,23 +187,24 @@ def _step(step: Step) -> dict[str, Any]:
 
 
 def _files(store: "Store", erasure: Erasure) -> dict[str, Any]:
-    """Return which files of tables went and came, with rows, bytes and digests, and the versions of tables now."""
+    """Return the removed and added files of tables with rows and bytes, and the current versions of the tables."""
     plan = read_plan(store, erasure.plan) if erasure.plan is not None else None
     body = plan.body if plan is not None else {"remove": {}, "add": [], "facts": {}}
     tables = sorted({*body["remove"], *(row["table"] for row in body["add"])})
     handles = {table: delta_table(store, table) for table in tables}
-    gone = [
+    removed = [
         {"table": table, "path": row["path"], "rows": row["num_records"], "bytes": row["size_bytes"]}
         for table, rows in body["remove"].items()
         for row in rows
     ]
-    came = [
+    added = [
         {"table": row["table"], "path": row["path"], "rows": row["rows"], "bytes": row["size_bytes"]}
         for row in body["add"]
     ]
-    raw = [one for days in body["facts"].get(QUARANTINED, {}).values() for some in days.values() for one in some]
+    by_table = body["facts"].get(QUARANTINED, {}).values()
+    raw = [digest for by_date in by_table for digests in by_date.values() for digest in digests]
     versions = {table: handle.version() for table, handle in handles.items() if handle is not None}
-    return {"removed": gone, "added": came, "raw_bytes_removed": sorted(raw), "table_versions": versions}
+    return {"removed": removed, "added": added, "raw_bytes_removed": sorted(raw), "table_versions": versions}
 
 
 def _trace_facts(trace: Any) -> dict[str, Any]:  # noqa: ANN401 - a trace
@@ -218,83 +219,73 @@ Faults = list[str]
 
 
 def verify_alone(certificate: Certificate, name: str) -> Faults:
-    """Return the faults of a certificate by itself.
+    """Return the faults of a certificate that its content alone shows.
 
     Parameters
     ----------
     name
-        The digest that it is named by; empty where that is not known.
+        The digest in the file's name; empty if unknown.
     """
     facts = certificate.facts
     try:
-        items = [
-            Item(
-                **{
-                    **fact,
-                    "partition_date": None
-                    if fact["partition_date"] is None
-                    else date.fromisoformat(fact["partition_date"]),
-                }
-            )
-            for fact in facts["items"]
-        ]
+        items = [Item(**{**fact, "partition_date": _date(fact["partition_date"])}) for fact in facts["items"]]
         steps = list(_listed_steps(facts))
         search, erasure, digest = facts["search"], facts["erasure"], facts["items_sha256"]
-        is_clean, left = search["is_clean"], search["found"]
+        is_clean, matches = search["is_clean"], search["found"]
     except (KeyError, TypeError, ValueError):
         return ["it lacks what every certificate has"]
     approvers = {normalize_name(step.actor) for step in steps if step.action == ERASURES.approve}
-    others = {normalize_name(step.actor) for step in steps if step.action == ERASURES.begin}
+    appliers = {normalize_name(step.actor) for step in steps if step.action == ERASURES.begin}
     alone = any(step.details.get("single_operator") for step in steps)
-    faults = {
+    rules = {
         "its bytes do not have the digest of its name": bool(name) and certificate.name != name,
         "its items are not those that its name stands for": Erasure.of_items(items).name != erasure,
         "its items do not have the digest that was approved": digest_of(asdict(item) for item in items) != digest,
-        "it says that nothing was left, and what": bool(is_clean) == bool(left),
+        "it says that nothing was left, and what": bool(is_clean) == bool(matches),
         "something was left": not is_clean,
         "nobody approved it": not approvers,
-        "nobody applied it": not others or facts.get("plan") is None,
-        "whoever approved it applied it": bool(approvers) and approvers <= others and not alone,
+        "nobody applied it": not appliers or facts.get("plan") is None,
+        "whoever approved it applied it": bool(approvers) and approvers <= appliers and not alone,
         "what was approved had other items": any(step.details.get(DIGEST, digest) != digest for step in steps),
     }
-    return [what for what, wrong in faults.items() if wrong]
+    return [text for text, is_broken in rules.items() if is_broken]
 
 
 def verify_signatures(certificate: Certificate, signers_file: str) -> Faults:
-    """Return the faults of the signatures of those who proposed, approved and applied, by their keys."""
+    """Return the faults of the signatures for propose, approve and apply, by a file of allowed signers."""
     signers = load_signers(signers_file)
-    wanted = (ERASURES.propose, ERASURES.approve, ERASURES.begin)
+    signed_actions = (ERASURES.propose, ERASURES.approve, ERASURES.begin)
     return [
-        f"row {step.seq} of the audit trail ({step.action}): {wrong}"
+        f"row {step.seq} of the audit trail ({step.action}): {fault}"
         for step in _listed_steps(certificate.facts)
-        if step.action in wanted and (wrong := _signature_fault(step, signers))
+        if step.action in signed_actions and (fault := _signature_fault(step, signers))
     ]
 
 
 def verify_with_lake(certificate: Certificate, lake: "Lake") -> Faults:
-    """Return what of a certificate a lake does not bear out: identity, trail, rows of the trail, files that went."""
+    """Return where a certificate contradicts a lake: identity, audit log, audit rows, files that must be deleted."""
     facts = certificate.facts
     proof = prove(lake)
     rows = trail(lake.tables)
     recorded = {(row["seq"], row["action"], row["actor"]) for row in rows}
     certified = [row for row in rows if row["action"] == CERTIFIED and certificate.name in (row["details"] or "")]
-    there = [
+    existing = [
         fact["path"]
         for fact in facts["files"]["removed"]
         if lake.fs.exists(lake.path("tables", fact["table"], fact["path"]))
     ]
-    faults = {
+    listed = {(step["seq"], step["action"], step["actor"]) for step in facts["steps"]}
+    rules = {
         "it is of another lake": lake_identity(lake.store) != facts["lake"],
         f"the audit trail is broken: {proof.why}": not proof.whole,
         "the audit trail does not know it": not certified,
-        "the audit trail has other steps": not {(one["seq"], one["action"], one["actor"]) for one in facts["steps"]}
-        <= recorded,
-        f"{len(there)} files that went are there": bool(there),
+        "the audit trail has other steps": not listed <= recorded,
+        f"{len(existing)} files that went are there": bool(existing),
     }
-    return [what for what, wrong in faults.items() if wrong]
+    return [text for text, is_broken in rules.items() if is_broken]
 
 
-def _day(text: str | None) -> date | None:
+def _date(text: str | None) -> date | None:
     return None if text is None else date.fromisoformat(text)
 
 

@@ -1,11 +1,10 @@
-r"""Escapes: what bytes stand for that JSON, HTML, URLs, programs and mail write in place of letters, at any depth.
+r"""Resolves escapes of JSON, HTML, URLs, source code and mail, also nested ones, and searches for short values.
 
-A value is also found where just some of its letters are written so, or all: ``ada%40example%2Eorg``, ``ada&#64;…``,
-``ada\u0040…``, ``ada=40…``. Bytes that may be such an escape of a sought letter are few; only around these all
-escapes are resolved.
+A value is also found if some or all of its letters are escaped: ``ada%40example%2Eorg``, ``ada&#64;…``,
+``ada\u0040…``, ``ada=40…``. Few bytes can be an escape of one of its letters. Escapes are resolved only around these.
 
-Values that are too short to be looked for as words count where they are all that a column of a table holds, or JSON
-under a key that is called like the column. Not in text, such as logs: there a short word may be anything.
+Values that are too short to search for as words match only as the whole content of a table's column, or of a JSON key
+with the name of the column. They never match in other text, such as logs.
 """
 
 import json
@@ -38,13 +37,16 @@ _ESCAPES: Final = re.compile(
 )
 _OPENERS: Final = b"%=&\\"
 _BEFORE_DIGITS: Final = np.isin(np.arange(256), np.frombuffer(b"%=x0", np.uint8))
-"""By byte, whether it may stand right before the two digits of an escape: ``%40``, ``=40``, ``x40``, ``u0040``."""
+"""For each byte, whether it can precede the two digits of an escape: ``%40``, ``=40``, ``x40``, ``u0040``."""
 
 Wanted = npt.NDArray[np.bool_]
 
 
 def digit_table(letters: Collection[int]) -> Wanted:
-    """Return by two bytes, as one number, whether they are the digits of one of some letters, or of an escape."""
+    """Return a table, indexed by two bytes as a number, of which bytes are the hex digits of one of the letters.
+
+    The characters that begin an escape are included, since they may be escaped themselves.
+    """
     table = np.zeros(2**16, np.bool_)
     for letter in {*letters, *_OPENERS}:
         table[int.from_bytes(b"%02x" % letter)] = True
@@ -52,40 +54,48 @@ def digit_table(letters: Collection[int]) -> Wanted:
 
 
 def resolve(lower: bytes, digits: Wanted, reach: int, *, beyond_ascii: bool = False) -> Iterator[bytes]:
-    r"""Yield what bytes in lower case, near escapes of sought letters, stand for; `reach` bytes before and behind.
+    r"""Yield the stretches of lower-case bytes around escapes, with all escapes resolved.
 
-    Where letters beyond ASCII are sought, every ``\u`` of JSON may begin one.
+    Parameters
+    ----------
+    digits
+        Result of `digit_table` for the letters of the values.
+    reach
+        Number of bytes before and after an escape.
+    beyond_ascii
+        Whether values have letters beyond ASCII, so that every ``\u`` of JSON counts.
     """
     begin = end = 0
-    for place in _places(lower, digits, beyond_ascii=beyond_ascii):
-        if place - reach > end:
+    for index in _escape_indices(lower, digits, beyond_ascii=beyond_ascii):
+        if index - reach > end:
             if end:
-                yield _meaning(lower[begin:end])
-            begin = max(0, place - reach)
-        end = place + reach
+                yield _resolved(lower[begin:end])
+            begin = max(0, index - reach)
+        end = index + reach
     if end:
-        yield _meaning(lower[begin:end])
+        yield _resolved(lower[begin:end])
 
 
 def strip_line_breaks(raw: bytes) -> bytes:
-    """Return bytes without what breaks lines, or indents them, in JSON, too: base64 comes in lines."""
+    """Return bytes without line breaks and indentation, also as JSON escapes: base64 is often split into lines."""
     if b"\\" in raw:
         raw = raw.replace(b"\\n", b"").replace(b"\\r", b"")
     return raw.translate(None, b"\r\n\t \\")
 
 
-def _places(lower: bytes, digits: Wanted, *, beyond_ascii: bool) -> list[int]:
-    """Return where two digits of an escape may stand, or a character reference may begin, in order."""
+def _escape_indices(lower: bytes, digits: Wanted, *, beyond_ascii: bool) -> list[int]:
+    """Return the sorted indices at which an escape of one of the letters, or a character reference, may be."""
     codes = np.frombuffer(lower, np.uint8)
     pairs = (codes[1:-1].astype(np.uint16) << 8) | codes[2:]
     positions = np.flatnonzero(digits[pairs] & _BEFORE_DIGITS[codes[:-2]]).tolist()
-    escapes = [at for at in positions if codes[at] != ord("0") or lower[at - 2 : at] == b"u0"]
+    escapes = [index for index in positions if codes[index] != ord("0") or lower[index - 2 : index] == b"u0"]
     references = np.flatnonzero((codes[:-1] == ord("&")) & (codes[1:] == ord("#"))).tolist()
     units = (codes[:-1] == ord("\\")) & (codes[1:] == ord("u")) if beyond_ascii else ()
     return sorted({*escapes, *references, *np.flatnonzero(units).tolist()})
 
 
-def _meaning(lower: bytes) -> bytes:
+def _resolved(lower: bytes) -> bytes:
+    """Return bytes with escapes resolved, up to `_DEEPEST` levels."""
     for _ in range(_DEEPEST):
         plain = _ESCAPES.sub(_unescape, lower).lower()
         if plain == lower:
@@ -108,8 +118,8 @@ def _byte(digits: bytes) -> bytes:
 
 
 def _named(name: bytes) -> bytes | None:
-    known = html5.get(f"{name.decode()};")
-    return None if known is None else known.encode()
+    text = html5.get(f"{name.decode()};")
+    return None if text is None else text.encode()
 
 
 _KINDS: Final[dict[str, Callable[[bytes], bytes | None]]] = {
@@ -126,14 +136,14 @@ _KINDS: Final[dict[str, Callable[[bytes], bytes | None]]] = {
 
 _ESCAPE: Final = re.compile(r"\\+u([0-9a-fA-F]{4})")
 _MOST_BACKSLASHES: Final = 4
-"""Backslashes more, before each letter that is escaped, where JSON is in JSON in JSON."""
+"""Additional backslashes before each escaped letter in three levels of JSON."""
 _ROOM: Final = 64
-"""Bytes of quotes, escapes and blanks between a key and its value in JSON."""
+"""Most bytes of quotes, escapes and blanks between a key and its value in JSON."""
 
 
 @dataclass(frozen=True)
 class ShortValues:
-    """Short values, folded, and names of the columns in which they count."""
+    """Short values, folded, the columns in which they match, and their spellings in JSON."""
 
     values: frozenset[str] = frozenset()
     columns: frozenset[str] = frozenset()
@@ -141,20 +151,20 @@ class ShortValues:
 
     @classmethod
     def of(cls, values: Iterable[str], columns: Iterable[str]) -> Self:
-        """Return values as they count in columns."""
-        given = list(values)
-        forms = {form for one in given for form in (one, one.lower(), one.upper(), normalized_name(one))}
+        """Return the patterns for short values in columns."""
+        texts = list(values)
+        forms = {form for text in texts for form in (text, text.lower(), text.upper(), normalized_name(text))}
         spelt = frozenset(
-            json.dumps(one, ensure_ascii=ascii_only)[1:-1] for one in forms for ascii_only in (True, False)
+            json.dumps(form, ensure_ascii=ascii_only)[1:-1] for form in forms for ascii_only in (True, False)
         )
-        return cls(frozenset(map(normalized_name, given)), frozenset(columns), spelt)
+        return cls(frozenset(map(normalized_name, texts)), frozenset(columns), spelt)
 
     def is_all_of(self, column: str, text: object) -> bool:
-        """Return whether a text is all that a column holds of one."""
+        """Return whether a text in a column equals one of the values."""
         return column in self.columns and isinstance(text, str) and normalized_name(text) in self.values
 
     def rows(self, column: str, values: pa.Array) -> pa.Array:
-        """Return which values of a column of text are one; no NULL."""
+        """Return a Boolean for each text of a column: whether it equals one of the values. False for NULL."""
         kind = values.type
         if pa.types.is_dictionary(kind):
             return pc.fill_null(self.rows(column, values.dictionary).take(values.indices), fill_value=False)
@@ -164,38 +174,37 @@ class ShortValues:
 
     @cached_property
     def longest(self) -> int:
-        """Bytes that one takes in JSON at most, with its key."""
-        sizes = (max((len(one.encode()) for one in some), default=0) for some in (self.columns, self.spelt))
+        """Most bytes of a key and a value in JSON."""
+        sizes = (max((len(text.encode()) for text in texts), default=0) for texts in (self.columns, self.spelt))
         return sum(sizes) + _ROOM if self.columns else 0
 
     @cached_property
     def _in_json(self) -> re.Pattern[str]:
-        """A key and its value, how often ever the quotes are escaped."""
+        """Pattern of a key and its value in JSON, with any number of escapes before the quotes."""
         keys = "|".join(map(re.escape, sorted(self.columns)))
         return re.compile(rf'(\\*"(?:{keys})\\*"\s*:\s*\\*"\s*)([^"]{{1,{self._longest}}}?)(\s*\\*")', re.IGNORECASE)
 
     @cached_property
     def _longest(self) -> int:
-        return max((len(one) for one in self.spelt), default=0) + _MOST_BACKSLASHES * max(
-            map(len, self.values), default=0
-        )
+        spelling = max(map(len, self.spelt), default=0)
+        return spelling + _MOST_BACKSLASHES * max(map(len, self.values), default=0)
 
     def _is_value(self, match: re.Match[str]) -> bool:
         return normalized_name(_ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), match[2])) in self.values
 
     def count(self, raw: bytes) -> int:
-        """Return how often bytes, as JSON, hold one."""
+        """Return how often JSON bytes contain one of the values under one of the keys."""
         if not self.columns:
             return 0
         return sum(map(self._is_value, self._in_json.finditer(raw.decode("utf-8", "replace"))))
 
     def replace(self, text: str, by: str) -> str:
-        """Return JSON with something in the place of each."""
+        """Return JSON with each of the values replaced."""
 
-        def other(match: re.Match[str]) -> str:
+        def replacement(match: re.Match[str]) -> str:
             return f"{match[1]}{by}{match[3]}" if self._is_value(match) else match[0]
 
-        return self._in_json.sub(other, text) if self.columns else text
+        return self._in_json.sub(replacement, text) if self.columns else text
 
 
 NO_SHORT: Final = ShortValues()

@@ -1,4 +1,4 @@
-"""The spellings of a value that is looked for: as it is, and as JSON, HTML, URLs, base64 and hex have it."""
+"""Search patterns for values: all spellings of a value as plain text and in JSON, HTML, URLs, base64 and hex."""
 
 import base64
 import html
@@ -16,32 +16,35 @@ from ranklake.retention.erasure.escapes import NO_SHORT, ShortValues, Wanted, di
 from ranklake.retention.subjects.keys import SEALED, normalized_name
 
 WORDS: Final = "0-9A-Za-z"
-"""Characters of words, as in a class of a regular expression."""
+"""Characters of words, for a character class of a regular expression."""
 NAMES: Final = "0-9A-Za-z._-"
-"""Likewise of names of runs."""
+"""Characters of names of runs, for a character class of a regular expression."""
 LEAST: Final = 6
-"""Characters of a value that is looked for as a word, and of what base64 has of it: rows that hold it may go for it."""
+"""Least length of a value that is searched as a word, and of its base64 spelling. Matching rows may be erased."""
 _ESCAPES: Final = r"(?<=\\[nrtbfv])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2})"
-"""Of JSON and URLs: a letter that stands before a value may be the end of one."""
+"""Escapes of JSON and URLs. A letter before a value may be the end of an escape instead of a word."""
 _UNITS: Final[Mapping[str, tuple[bytes, bytes]]] = {
     "utf-16-le": (b"", b"\x00"),
     "utf-16-be": (b"\x00", b""),
     "utf-32-le": (b"", b"\x00\x00\x00"),
     "utf-32-be": (b"\x00\x00\x00", b""),
 }
-"""Bytes before and behind that of an ASCII letter."""
+"""Zero bytes before and after the byte of an ASCII letter, by encoding."""
 
 
 def in_text(texts: Sequence[str], exact: Sequence[bytes], within: str) -> re.Pattern[str]:
-    """Return what matches a spelling in text where it counts; `within` are characters of words, empty for anywhere."""
+    """Return a pattern that matches any spelling in text as a whole word.
+
+    `within` are the characters of words; empty to match everywhere. Spellings in `exact` match everywhere.
+    """
     ordered = sorted(texts, key=len, reverse=True)
-    spelt = [f"{_lookbehind(one[0], within)}{re.escape(one)}{_lookahead(one[-1], within)}" for one in ordered]
-    coded = [re.escape(one.decode()) for one in sorted(exact, key=len, reverse=True)]
-    return re.compile("|".join((f"(?i:{'|'.join(spelt)})", *coded)) if spelt else "(?!)")
+    words = [f"{_lookbehind(text[0], within)}{re.escape(text)}{_lookahead(text[-1], within)}" for text in ordered]
+    codes = [re.escape(spelling.decode()) for spelling in sorted(exact, key=len, reverse=True)]
+    return re.compile("|".join((f"(?i:{'|'.join(words)})", *codes)) if words else "(?!)")
 
 
 def _lookbehind(first: str, within: str) -> str:
-    """Return what must stand before a spelling that begins so: no word, unless an escape ends there."""
+    """Return the condition before a spelling with this first letter: no character of a word, unless an escape ends."""
     return f"(?:(?<![{within}])|{_ESCAPES})" if _is_of(within, first) else ""
 
 
@@ -54,25 +57,26 @@ def _is_of(within: str, letter: str) -> bool:
 
 
 def bounded_pattern(spelling: bytes, coding: str, within: str) -> re.Pattern[bytes]:
-    """Return what matches a spelling as bytes, in lower case, where it counts."""
+    """Return a pattern that matches a spelling in lower-case bytes as a whole word, in an encoding."""
     front, back = _UNITS.get(coding, (b"", b""))
-    first, last = (spelling[at : at + 1].decode("latin-1") for at in (len(front), len(spelling) - 1 - len(back)))
+    ends = (len(front), len(spelling) - 1 - len(back))
+    first, last = (spelling[index : index + 1].decode("latin-1") for index in ends)
     unit = front + f"[{within.lower()}]".encode() + back
     before = b"(?<!" + unit + b")" if _is_of(within, first) else b""
     if before and not front + back:
         before = b"(?:" + before + b"|" + _ESCAPES.encode() + b")"
-    behind = b"(?!" + unit + b")" if _is_of(within, last) else b""
-    return re.compile(before + re.escape(spelling) + behind)
+    after = b"(?!" + unit + b")" if _is_of(within, last) else b""
+    return re.compile(before + re.escape(spelling) + after)
 
 
 _LAST = 0x1FFFF
-"""Beyond it no letter has a case."""
+"""Code points above it have no case."""
 _NO_TEXT = "\ufffd"
 _TEXTS = re.compile(rf"[^{_NO_TEXT}\x00-\x08\x0e-\x1f\x7f-\x9f]{{4,}}")
 
 
 def fold(raw: bytes) -> bytes:
-    """Return bytes with their UTF-8 folded as `folded` does. Bytes that are no UTF-8 join no words.
+    """Return UTF-8 bytes with case folded, in NFC. Invalid bytes separate words.
 
     >>> fold("Zoë ÅNGSTRÖM".encode()).decode()
     'zoë ångström'
@@ -80,26 +84,26 @@ def fold(raw: bytes) -> bytes:
     if raw.isascii():
         return raw.lower()
     text = raw.decode("utf-8", "replace")
-    if _NO_TEXT in text:  # of what is no text, such as packed bytes, stretches that could be some alone: a tenth of it
+    if _NO_TEXT in text:  # of binary data, fold only the stretches that may be text: about a tenth of it
         text = _NO_TEXT.join(_TEXTS.findall(text))
     return normalize("NFC", normalize("NFD", text).casefold()).encode()
 
 
 def cases(text: str) -> tuple[str, ...]:
-    """Return a text as people write names: as it is, in small letters, in capitals, with capitals in front."""
+    """Return a text as given, in lower case, in upper case, and with capital first letters."""
     return tuple(dict.fromkeys((text, text.lower(), text.upper(), text.title())))
 
 
 def equivalent_letters(text: str) -> Iterator[str]:
-    """Yield the letters that may stand for those of a folded text, composed and decomposed ones among them."""
-    wanted = {*text, *normalize("NFD", text)}
-    yield from wanted
-    yield from (letter for letter, parts in _folding().items() if wanted & parts)
+    """Yield all letters that fold to letters of a folded text, including composed and decomposed letters."""
+    letters = {*text, *normalize("NFD", text)}
+    yield from letters
+    yield from (letter for letter, parts in _folding().items() if letters & parts)
 
 
 @cache
 def _folding() -> dict[str, frozenset[str]]:
-    """Return by letter that folds to others the letters of what it folds to, composed and decomposed."""
+    """Return, for each letter that changes when folded, the letters of the result, composed and decomposed."""
     letters = {}
     for letter in map(chr, (*range(0xD800), *range(0xE000, _LAST))):
         other = normalized_name(letter)
@@ -109,47 +113,45 @@ def _folding() -> dict[str, frozenset[str]]:
 
 
 SHORTEST: Final = 4
-"""Characters of a value; a shorter one would be found everywhere."""
+"""Least length of a value; a shorter one would match everywhere."""
 _MASK: Final = "<value>"
 _CODINGS: Final = ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "latin-1")
 _BREAKS: Final = 64
-"""Bytes of line breaks and indentation within base64 that is still found where a file is read in pieces."""
+"""Most bytes of line breaks and indentation in base64 that is found across two pieces of a file."""
 _PER_LETTER: Final = 8
-"""Bytes of an escape of a letter at most, such as ``\\\\u0040``; longer ones are found within a piece alone."""
+"""Most bytes of an escape of a letter, such as ``\\\\u0040``, that is found across two pieces of a file."""
 _CODED: Final = ("utf-8", "utf-16-le")
 _MOST_PER_LETTER: Final = 3
-"""By how much bytes of a value are more, at most, than those of the value folded: decomposed, or in capitals."""
+"""Largest ratio of the bytes of a value to those of the folded value: decomposed, or in capitals."""
 _SEALED_MARK: Final = b"s-"
 _SEALED_BYTES: Final = 2**16
-"""Of a sealed text that is still found where a file is read in pieces."""
+"""Most bytes of a sealed text that is found across two pieces of a file."""
 
 
 class NeedleError(RanklakeError):
-    """A value that cannot be looked for."""
+    """A value cannot be searched for."""
 
 
 @dataclass(frozen=True)
 class Needles:
-    """What to look for.
+    """Search patterns for some values.
 
     Attributes
     ----------
     texts
-        Spellings in text: letters of either case are the same.
+        Spellings in text, for a search that ignores case.
     folded, coded, exact
-        Spellings as bytes: in UTF-8 as `fold` gives them, in other codings and hex in lower case, and those of base64,
-        which tells cases apart.
+        Spellings as bytes: in UTF-8 after `fold`; in other encodings and hex, in lower case; in base64, in its case.
     plain
-        Those of `folded` that escapes stand for.
+        The folded values themselves, for texts whose escapes are resolved.
     text
-        What matches a spelling in text where it counts.
+        Pattern that matches a spelling in text as a whole word.
     edges
-        By spelling as bytes what matches it where it counts. One that is not there counts wherever it stands.
-    opened
-        What gives in clear a text that is sealed under a key of a person, or None; a value may be in there. None where
-        no keys are at hand.
+        Pattern by spelling in bytes that matches it as a whole word. A spelling without a pattern matches everywhere.
+    unseal
+        Returns the clear text of a text that is sealed under a key of a person, or None. None without keys.
     short
-        Values that are too short to be looked for as words, and where they count: as all that a column holds.
+        Values that are too short to search for as words; they match only as the whole content of a column.
     """
 
     texts: tuple[str, ...]
@@ -159,86 +161,86 @@ class Needles:
     plain: tuple[bytes, ...]
     text: re.Pattern[str]
     edges: Mapping[bytes, re.Pattern[bytes]] = field(default_factory=dict)
-    opened: Callable[[str], str | None] | None = None
+    unseal: Callable[[str], str | None] | None = None
     short: ShortValues = NO_SHORT
 
     @cached_property
     def longest(self) -> int:
-        """Bytes that a spelling takes at most, escapes and lines that break it among them."""
+        """Most bytes of a spelling, including escapes and line breaks."""
         plain = _MOST_PER_LETTER * max(map(len, self.plain), default=0)
-        coded = max((_MOST_PER_LETTER * len(one) for one in self.folded), default=0)
+        coded = max((_MOST_PER_LETTER * len(spelling) for spelling in self.folded), default=0)
         coded = max(coded, max(map(len, self.coded + self.exact), default=0))
-        sealed = 0 if self.opened is None else _SEALED_BYTES
+        sealed = 0 if self.unseal is None else _SEALED_BYTES
         return max(_PER_LETTER * plain, coded + _BREAKS, self.short.longest, sealed)
 
     @cached_property
     def _digits(self) -> Wanted:
-        letters = {letter for one in self.plain for letter in equivalent_letters(one.decode())}
+        letters = {letter for value in self.plain for letter in equivalent_letters(value.decode())}
         codes = {number for letter in letters for number in (*letter.encode(), ord(letter) & 255)}
         return digit_table(codes)
 
     def count(self, raw: bytes) -> int:
-        """Return how often bytes hold a value; where one spelling holds another, the most frequent counts.
+        """Return how often bytes contain a value, also in sealed texts that can be opened.
 
-        What is sealed in them counts, too, where it can be opened.
+        A place may match several spellings, so the result is the count of the most frequent spelling.
         """
-        return self._spelt_in(raw) + self._sealed_in(raw) + self.short.count(raw)
+        return self._count_clear(raw) + self._count_sealed(raw) + self.short.count(raw)
 
-    def _sealed_in(self, raw: bytes) -> int:
-        if self.opened is None or _SEALED_MARK not in raw:
+    def _count_sealed(self, raw: bytes) -> int:
+        if self.unseal is None or _SEALED_MARK not in raw:
             return 0
-        clear = (self.opened(found[0].decode()) for found in SEALED.finditer(raw))
-        return sum(self._spelt_in(text.encode("utf-8", "surrogatepass")) for text in clear if text is not None)
+        texts = (self.unseal(match[0].decode()) for match in SEALED.finditer(raw))
+        return sum(self._count_clear(text.encode("utf-8", "surrogatepass")) for text in texts if text is not None)
 
-    def _spelt_in(self, raw: bytes) -> int:
+    def _count_clear(self, raw: bytes) -> int:
         if not self.folded:
             return 0
-        lower, folded, whole = raw.lower(), fold(raw), strip_line_breaks(raw)
-        counts = [self._times(folded, one) for one in self.folded] + [self._times(lower, one) for one in self.coded]
-        counts += [whole.count(one) for one in self.exact]
-        near = map(
-            fold, resolve(lower, self._digits, self.longest, beyond_ascii=not all(map(bytes.isascii, self.plain)))
-        )
-        return max(*counts, sum(max(self._times(some, one) for one in self.plain) for some in near))
+        lower, folded, joined = raw.lower(), fold(raw), strip_line_breaks(raw)
+        counts = [self._count_spelling(folded, spelling) for spelling in self.folded]
+        counts += [self._count_spelling(lower, spelling) for spelling in self.coded]
+        counts += [joined.count(spelling) for spelling in self.exact]
+        beyond_ascii = not all(map(bytes.isascii, self.plain))
+        resolved = map(fold, resolve(lower, self._digits, self.longest, beyond_ascii=beyond_ascii))
+        escaped = sum(max(self._count_spelling(part, value) for value in self.plain) for part in resolved)
+        return max(*counts, escaped)
 
-    def _times(self, lower: bytes, spelling: bytes) -> int:
+    def _count_spelling(self, lower: bytes, spelling: bytes) -> int:
         count = lower.count(spelling)
         return len(self.edges[spelling].findall(lower)) if count and spelling in self.edges else count
 
     def replace(self, text: str, by: str) -> str:
-        """Return a text with something in the place of each value, as far as it is spelt out."""
+        """Return a text with each value replaced; values in escapes, base64 or hex of other forms may remain."""
         return self.short.replace(self.text.sub(lambda _: by, text), by)
 
     def mask_name(self, name: str) -> str:
-        """Return a name that can be shown: values in it are left out, in one pass over it, wherever they stand."""
-        spelt = [f"(?i:{re.escape(text)})" for text in sorted(self.texts, key=len, reverse=True)]
-        coded = [re.escape(one.decode()) for one in sorted(self.exact, key=len, reverse=True)]
-        shown = re.sub("|".join((*spelt, *coded)), _MASK, name) if spelt else name
-        rest = shown.replace(_MASK, "\0")  # which may hold a value itself
-        return _MASK if self._spelt_in(rest.encode(errors="replace")) else shown
+        """Return a name for display, with the values in it masked."""
+        words = [f"(?i:{re.escape(text)})" for text in sorted(self.texts, key=len, reverse=True)]
+        codes = [re.escape(spelling.decode()) for spelling in sorted(self.exact, key=len, reverse=True)]
+        masked = re.sub("|".join((*words, *codes)), _MASK, name) if words else name
+        rest = masked.replace(_MASK, "\0")  # the mask itself may match a value
+        return _MASK if self._count_clear(rest.encode(errors="replace")) else masked
 
 
-def needles(values: Iterable[str], within: str = "", columns: Iterable[str] = ()) -> Needles:
-    """Return the spellings of some values.
+def make_needles(values: Iterable[str], within: str = "", columns: Iterable[str] = ()) -> Needles:
+    """Return search patterns for values.
 
     Parameters
     ----------
     within
-        Characters of words, such as `WORDS`: a value that one of them stands beside is
-        part of a longer word, and does not count. By default it counts wherever it stands.
-
+        Characters of words, such as `WORDS`. A value next to one of them is part of a longer word and does not match.
+        By default a value matches everywhere.
     columns
-        Of tables: where a shorter value counts that is all they hold; else it is refused.
+        Columns of tables in which a shorter value matches as the whole content. Without them it is refused.
 
-    Raises `NeedleError` if there are none, or one is too short, or no text.
+    Raises `NeedleError` if there are no values, or if a value is too short or is no text.
     """
     given = [value.strip() for value in values if value.strip()]
     if not given:
         raise NeedleError("no value to look for", hint="give values as arguments, or one a line on standard input: -")
     least = LEAST if within == WORDS else SHORTEST
-    few = [value for value in given if len(value) < least]
-    short = ShortValues.of(few, columns) if few else NO_SHORT
-    if few and not short.columns:
+    short_values = [value for value in given if len(value) < least]
+    short = ShortValues.of(short_values, columns) if short_values else NO_SHORT
+    if short_values and not short.columns:
         if within == NAMES:
             flaw = f"the name of the run has fewer than {least} characters, which other data holds by chance"
             raise NeedleError(flaw, hint="it cannot be erased everywhere; retention removes its rows in time")
@@ -250,31 +252,32 @@ def needles(values: Iterable[str], within: str = "", columns: Iterable[str] = ()
             hint += "each with 'ranklake erase plan --run RUN'"
             hint += """: ranklake sql "SELECT run FROM runs WHERE \\"user\\" = 'ACCOUNT'" lists them"""
         raise NeedleError("a value is so short that it would be found everywhere", hint=hint)
-    if any("\ud800" <= one <= "\udfff" for value in given for one in value):
+    if any("\ud800" <= letter <= "\udfff" for value in given for letter in value):
         raise NeedleError("a value is no text in UTF-8", hint="write it in UTF-8")
     given = [value for value in given if len(value) >= least]
     forms = [normalize(form, value) for value in given for form in ("NFC", "NFD")]
-    spelt = dict.fromkeys(one for value in forms for one in _spellings_of(value))
-    folded = dict.fromkeys(fold(one.encode()) for one in spelt)
+    spellings = dict.fromkeys(spelling for value in forms for spelling in _spellings_of(value))
+    folded = dict.fromkeys(fold(spelling.encode()) for spelling in spellings)
     coded: dict[bytes, str] = {}
-    for spelling in dict.fromkeys(case for value in spelt for case in cases(value)):
+    for spelling in dict.fromkeys(case for value in spellings for case in cases(value)):
         for coding in _CODINGS:
             coded |= {raw.lower(): coding for raw in _encodings(spelling, coding) if raw.lower() not in coded}
     coded = {raw: coding for raw, coding in coded.items() if raw not in folded}
-    cased = dict.fromkeys(one for value in forms for one in cases(value))
-    hexed = dict.fromkeys(raw.hex().encode() for one in cased for coding in _CODED for raw in _encodings(one, coding))
-    based = dict.fromkeys(one for value in cased for coding in _CODED for one in _base64(value.encode(coding)))
-    texts = dict.fromkeys(one.lower() for one in spelt)
+    cased = dict.fromkeys(case for value in forms for case in cases(value))
+    encodings = [(value, coding) for value in cased for coding in _CODED]
+    hexed = dict.fromkeys(raw.hex().encode() for value, coding in encodings for raw in _encodings(value, coding))
+    based = dict.fromkeys(part for value, coding in encodings for part in _base64(value.encode(coding)))
+    texts = dict.fromkeys(spelling.lower() for spelling in spellings)
     plain = dict.fromkeys(fold(value.encode()) for value in given)
-    exact = tuple(one for one in based if not within or len(one) >= LEAST)
+    exact = tuple(part for part in based if not within or len(part) >= LEAST)
     codings = coded | dict.fromkeys(folded, "utf-8")
-    edges = {one: bounded_pattern(one, coding, within) for one, coding in codings.items()} if within else {}
+    edges = {raw: bounded_pattern(raw, coding, within) for raw, coding in codings.items()} if within else {}
     pattern = in_text(tuple(texts), exact, within)
     return Needles(tuple(texts), tuple(folded), (*coded, *hexed), exact, tuple(plain), pattern, edges, short=short)
 
 
 def _encodings(text: str, coding: str) -> Iterator[bytes]:
-    """Yield a text in a coding that has all of its letters: without some of them it would be another text."""
+    """Yield a text in an encoding; nothing if the encoding lacks one of its letters."""
     try:
         yield text.encode(coding)
     except UnicodeEncodeError:
@@ -282,7 +285,7 @@ def _encodings(text: str, coding: str) -> Iterator[bytes]:
 
 
 def _spellings_of(value: str) -> Iterator[str]:
-    """Yield a value as texts have it; what is in JSON, or in a URL, may be so again."""
+    """Yield a value as it appears in plain text, JSON, HTML, XML and URLs, also with JSON or URL escapes twice."""
     yield value
     inner = value
     for _ in range(2):
@@ -303,11 +306,11 @@ def _spellings_of(value: str) -> Iterator[str]:
 
 
 def _base64(raw: bytes) -> Iterator[bytes]:
-    """Yield what base64 of bytes around them has of them for sure, wherever they begin."""
-    for before in range(3):
-        coded = base64.b64encode(b"\0" * before + raw).rstrip(b"=")
-        first = -(-before * 8 // 6)
-        sure = coded[first : (before + len(raw)) * 8 // 6]
-        if len(sure) >= SHORTEST:
-            yield sure
-            yield sure.translate(bytes.maketrans(b"+/", b"-_"))
+    """Yield the part of bytes' base64 that does not depend on the bytes around them, for each of three offsets."""
+    for offset in range(3):
+        coded = base64.b64encode(b"\0" * offset + raw).rstrip(b"=")
+        first = -(-offset * 8 // 6)
+        part = coded[first : (offset + len(raw)) * 8 // 6]
+        if len(part) >= SHORTEST:
+            yield part
+            yield part.translate(bytes.maketrans(b"+/", b"-_"))

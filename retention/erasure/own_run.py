@@ -1,8 +1,8 @@
-"""Deletes a run for who started it: one command, by the same plan, audit rows and certificate as any erasure.
+"""Deletes a run on the command of the person who started it, with plan, audit rows and certificate of an erasure.
 
-    recorded accounts of the run = who calls? ─▶ allowed here? ─▶ proposed ─▶ approved ─▶ applied, by one person
+    recorded account of the run = caller? ─▶ allowed here? ─▶ proposed ─▶ approved ─▶ applied, all by one person
 
-Killed half-way, the next call goes on. Where another person has to approve, the proposal is left for them.
+After a crash the next call continues. If another person has to approve, the proposal waits for that person.
 """
 
 import os
@@ -40,21 +40,21 @@ _OWNERS: Final = "SELECT DISTINCT {user} AS name FROM runs WHERE run = $run"
 
 
 class NotOwnRunError(RanklakeError):
-    """The run is of somebody else, or nobody knows of whom, or deleting one's own is forbidden. Nothing was changed."""
+    """The caller may not delete the run: it has another owner or none, or own_runs forbids it. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnRunDeletion:
-    """What a deletion did.
+    """Result of `delete_own_run`.
 
     Attributes
     ----------
     erasure
         The proposal.
     certificate
-        What was searched and found afterwards; None where another person has to approve first.
+        The certificate; None if another person has to approve first.
     is_fresh
-        Whether this call applied it.
+        Whether this call applied the erasure.
     """
 
     erasure: Erasure
@@ -63,9 +63,9 @@ class OwnRunDeletion:
 
 
 def caller(lake: "Lake") -> str:
-    """Return the account that calls: the helper's word where the lake has one, else the owner of this process.
+    """Return the account of the caller: by the identity command if configured, else the owner of this process.
 
-    No variable of the environment decides. Raises `NotOwnRunError` where the account has no name here.
+    Environment variables are ignored. Raises `NotOwnRunError` if the account has no name on this machine.
     """
     if lake.config.approvals.mode == COMMAND:
         return account_by(lake.config.approvals)
@@ -83,62 +83,63 @@ def delete_own_run(
     confirm: "Callable[[Erasure], None]" = lambda _: None,
     progress: "Progress | None" = None,
 ) -> OwnRunDeletion:
-    """Delete a run, by its whole name, for the account that started it. Can be called again.
+    """Delete a run, by its full name, for the account that started it. Can be called again.
 
     Parameters
     ----------
     confirm
-        Called with what goes before anything does; raises to leave all as it is.
+        Called with the erasure before anything is deleted; raises to stop.
 
     Raises
     ------
     NotOwnRunError
-        See there.
+        The caller may not delete the run. Nothing was changed.
     ranklake.retention.erasure.archived.HeldError
-        A legal hold is about it. Nothing was changed.
+        A legal hold covers it. Nothing was changed.
 
-    Raises also what `ranklake.retention.erasure.plan.make_plan` and `ranklake.retention.erasure.apply.apply` do.
+    Also raises the errors of `ranklake.retention.erasure.plan.make_plan` and `ranklake.retention.erasure.apply.apply`.
     """
     lake = reach.lake
-    finish(lake, ERASURE, InProcess())  # of a call that died
+    finish(lake, ERASURE, InProcess())  # an application that crashed
     subject = subject_of(lake, (), run)
     user = 'unsealed("user")' if has_keys(lake) else '"user"'
     owners = query(lake, _OWNERS.format(user=user), {"run": run})["name"].to_pylist()
-    if not owners and (before := _applied_before(lake, subject.sha256)) is not None:
-        if (known := certificates(lake.store, before.name)) and known[-1].is_clean:
-            return OwnRunDeletion(before, known[-1], is_fresh=False)
-        done = apply(reach, before.name, subject, account(lake), single_operator=True, progress=progress)
-        return OwnRunDeletion(done.erasure, done.certificate, done.is_fresh)
+    if not owners and (earlier := _applied_erasure(lake, subject.sha256)) is not None:
+        if (found := certificates(lake.store, earlier.name)) and found[-1].is_clean:
+            return OwnRunDeletion(earlier, found[-1], is_fresh=False)
+        result = apply(reach, earlier.name, subject, account(lake), single_operator=True, progress=progress)
+        return OwnRunDeletion(result.erasure, result.certificate, result.is_fresh)
     _refuse_others(reach, run, owners)
-    made = make_plan(reach, subject, progress=progress)
-    confirm(made)
+    erasure = make_plan(reach, subject, progress=progress)
+    confirm(erasure)
     section, by = lake.config.approvals, caller(lake)
-    propose(lake, made, by)
+    propose(lake, erasure, by)
     if section.own_runs == "allow":
-        made, _ = approve(lake, made.name, by, REASON, single_operator=True)
-    if ERASURES.find(lake, made.name).approved is None:
-        return OwnRunDeletion(made, None, is_fresh=False)
-    done = apply(reach, made.name, subject, by, single_operator=True, progress=progress)
-    return OwnRunDeletion(done.erasure, done.certificate, done.is_fresh)
+        erasure, _ = approve(lake, erasure.name, by, REASON, single_operator=True)
+    if ERASURES.find(lake, erasure.name).approved is None:
+        return OwnRunDeletion(erasure, None, is_fresh=False)
+    result = apply(reach, erasure.name, subject, by, single_operator=True, progress=progress)
+    return OwnRunDeletion(result.erasure, result.certificate, result.is_fresh)
 
 
-def _applied_before(lake: "Lake", subject_sha256: str) -> Erasure | None:
-    """Return the last erasure of a subject that was applied."""
-    every = [erasure for erasure in ERASURES.register(lake).values() if erasure.subject_sha256 == subject_sha256]
-    applied = [erasure for erasure in every if erasure.applied is not None]
+def _applied_erasure(lake: "Lake", subject_sha256: str) -> Erasure | None:
+    """Return the last applied erasure of a subject; None if there is none."""
+    erasures = [erasure for erasure in ERASURES.register(lake).values() if erasure.subject_sha256 == subject_sha256]
+    applied = [erasure for erasure in erasures if erasure.applied is not None]
     return max(applied, key=lambda erasure: str(erasure.applied), default=None)
 
 
 def _refuse_unknown(reach: "Reach", run: str, others: str) -> None:
-    """Raise `NotOwnRunError` for a run without an account in the lake: it is on its way, ownerless, or there is none.
+    """Raise `NotOwnRunError` for a run without a recorded owner: it is not ingested, has no owner, or does not exist.
 
-    Raises also `ranklake.lake.store.reachability.LakeUnreachableError` where the spool cannot be listed.
+    Raises `ranklake.lake.store.reachability.LakeUnreachableError` if the spool cannot be listed.
     """
     spools = [spool for spool in (reach.spool, reach.spool and reach.spool.fallback) if spool is not None]
     spooled = [item for spool in spools for item in spool.listing() if item.name is not None and item.name.run == run]
     if waiting := sum(map(len, not_taken_in(reach.lake.store, spooled))):
-        flaw = f"{counted(waiting, 'segment')} of it in the spool {'is' if waiting == 1 else 'are'} not ingested yet"
-        raise NotOwnRunError(flaw, where=run, hint="run 'ranklake ingest', then delete it")
+        verb = "is" if waiting == 1 else "are"
+        message = f"{counted(waiting, 'segment')} of it in the spool {verb} not ingested yet"
+        raise NotOwnRunError(message, where=run, hint="run 'ranklake ingest', then delete it")
     if query(reach.lake, _SEGMENTS, {"run": run}).num_rows:
         hint = f"propose it, and have somebody approve: {others}"
         raise NotOwnRunError("no row of runs says who started it", where=run, hint=hint)
@@ -146,7 +147,7 @@ def _refuse_unknown(reach: "Reach", run: str, others: str) -> None:
 
 
 def _refuse_others(reach: "Reach", run: str, owners: list[str | None]) -> None:
-    """Raise `NotOwnRunError` unless a run has one recorded account, that account calls, and the lake allows it."""
+    """Raise `NotOwnRunError` unless the caller is the only recorded owner of the run and may delete it."""
     lake, others = reach.lake, f"ranklake erase plan --run {run}"
     if lake.config.approvals.own_runs == "forbid":
         hint = f"propose it, and have it approved: {others}"
@@ -156,5 +157,5 @@ def _refuse_others(reach: "Reach", run: str, owners: list[str | None]) -> None:
     if not owners:
         _refuse_unknown(reach, run, others)
     if None in owners or not all(is_one_of(caller(lake), [owner]) for owner in owners):
-        why = "nobody recorded who started it" if None in owners else "another account started it"
-        raise NotOwnRunError(why, where=run, hint=f"propose it, and have somebody approve: {others}")
+        message = "nobody recorded who started it" if None in owners else "another account started it"
+        raise NotOwnRunError(message, where=run, hint=f"propose it, and have somebody approve: {others}")

@@ -1,18 +1,18 @@
-"""What is done about files outside of live rows in which a subject is found, kind of place by kind of place.
+"""Removes a subject from all files other than live rows, by kind of place.
 
-    Delta's log, old checkpoints   bounds and words out; a checkpoint is made again
-    plans of the lake              names out, sealed again where they were
-    old versions of tables         deleted, exactly those
-    hints, summaries               deleted: they are made again
-    state of alerts                values out, so that what was sent is not sent again
-    saved views                    values out
-    archives                       written without the subject's rows; copies that came back from there are deleted
-    shares                         as the lake's own tables, once what is gone was withdrawn
-    the spool                      segments and packs deleted, and what remembers an import
-    folders that were named        text and databases without the values; other files deleted
-    versions kept by a bucket      deleted, last; what a lock of the bucket keeps is in the certificate, and until when
+    Delta log, old checkpoints     bounds and values removed; the checkpoint is written again
+    plans of the lake              names removed; a sealed plan is sealed again
+    old versions of tables         files with matches deleted
+    hints, summaries               deleted, since they can be computed again
+    state of alerts                values removed, so that no alert is sent twice
+    saved views                    values removed
+    archives                       written without the subject's rows; rehydrated copies are deleted
+    shares                         as the lake's own tables, after removed rows were withdrawn
+    the spool                      segments and packs deleted, and records of imports
+    local folders                  values removed from text and databases; other files deleted
+    versions kept by a bucket      deleted last; the certificate lists versions under a lock, with the lock's end
 
-Each step can be made again: the next call goes on where one died.
+Each step can be repeated, so the next call continues after a crash.
 """
 
 import io
@@ -44,7 +44,7 @@ from ranklake.retention.erasure.redaction import (
     redacted_text,
     replace_values,
 )
-from ranklake.retention.erasure.search import ARCHIVES, FOLDER, each_version
+from ranklake.retention.erasure.search import ARCHIVES, FOLDER, search_versions
 from ranklake.retention.erasure.search import PLACE as VERSIONS
 from ranklake.retention.proposals.erasures import REGISTER, SEGMENT, Item
 from ranklake.retention.shares.place import open_place
@@ -72,7 +72,7 @@ COPIES: Final = "artifacts"
 
 @dataclass(frozen=True, slots=True)
 class PlaceResult:
-    """What was done about files of one kind of place."""
+    """What was done with the files of one kind of place."""
 
     place: str
     action: str
@@ -87,26 +87,26 @@ def erase_files(
     reach: "Reach",
     subject: "Subject",
     matches: "Iterable[FileMatches]",
-    holds: Callable[[str, bytes], bool],
+    has_subject: Callable[[str, bytes], bool],
     proposal: str,
 ) -> list[PlaceResult]:
-    """Take a subject out of files in which it was found, except for live rows and what stays.
+    """Remove a subject from files other than live rows, except from files that stay by rule.
 
     Parameters
     ----------
     matches
-        As `ranklake.retention.erasure.search.each` yields it; what has nothing in it is passed over.
-    holds
-        Says whether a member of a pack, of a name and with bytes, is the subject's.
+        Results of `ranklake.retention.erasure.search.search_files`; files without matches are skipped.
+    has_subject
+        Takes name and bytes of a pack's member; returns whether it has data of the subject.
     proposal
         The erasure's name.
 
-    Raises what the stores raise, and `sqlite3.Error`.
+    Raises the errors of the stores, and `sqlite3.Error`.
     """
     lake, spool = reach.lake, reach.spool
     roots = [lake.store, *(open_place(lake.store, share.uri) for share in shares(lake.store))]
     counts: Counter[tuple[str, str]] = Counter()
-    renewed: dict[tuple[int, str], list[FileMatches]] = {}
+    checkpoints: dict[tuple[int, str], list[FileMatches]] = {}
     archived: list[FileMatches] = []
     for match in matches:
         if not match.counts or match.source.is_folder or match.source.version is not None:
@@ -119,66 +119,67 @@ def erase_files(
         if source.place.startswith(FOLDER):
             action = _in_folder(Path(source.uri), subject)
         elif spool is not None and source.uri.startswith(f"{spool.root}/"):
-            action = _in_spool(spool, source.uri, subject, holds)
+            action = _in_spool(spool, source.uri, subject, has_subject)
         else:
-            at = next(at for at, root in enumerate(roots) if source.uri.startswith(f"{root.root}/"))
+            index, root = next((n, root) for n, root in enumerate(roots) if source.uri.startswith(f"{root.root}/"))
             if top == "tables" and "/_delta_log/" in f"/{rest}" and _CHECKPOINT in rest:
-                renewed.setdefault((at, rest.partition("/")[0]), []).append(match)
+                checkpoints.setdefault((index, rest.partition("/")[0]), []).append(match)
                 continue
-            is_plan = roots[at] is lake.store and top == "plans"
-            action = _plan(lake, source.path, subject) if is_plan else _in_store(roots[at], source.path, subject)
+            is_plan = root is lake.store and top == "plans"
+            action = _plan(lake, source.path, subject) if is_plan else _in_store(root, source.path, subject)
         if action:
             counts[source.place, action] += 1
-    for (at, table), kept_files in renewed.items():
-        _renew_checkpoint(roots[at], table, [one.source.path for one in kept_files])
-        counts[kept_files[0].source.place, RENEWED] += len(kept_files)
+    for (index, table), files in checkpoints.items():
+        _renew_checkpoint(roots[index], table, [file.source.path for file in files])
+        counts[files[0].source.place, RENEWED] += len(files)
     if archived:
         counts[ARCHIVES, REWRITTEN] += erase_archived(lake, subject, archived, proposal)
-    return [PlaceResult(place, action, files) for (place, action), files in sorted(counts.items())]
+    return [PlaceResult(place, action, count) for (place, action), count in sorted(counts.items())]
 
 
 def erase_versions(reach: "Reach", subject: "Subject") -> list[PlaceResult]:
-    """Delete the versions that buckets keep and that hold something of a subject; what is locked stays, and is found.
+    """Delete old object versions with matches. Locked versions stay, and the final search finds them.
 
-    Comes last: what was deleted or overwritten before is such a version by then. Raises what the stores raise.
+    Must come last, since files that were deleted or overwritten before become old versions. Raises the errors of the
+    stores.
     """
-    gone = 0
+    deleted = 0
     touched: dict[str, Any] = {}
-    for version in each_version(reach.lake, reach.spool, subject.sought):
+    for version in search_versions(reach.lake, reach.spool, subject.needles):
         if (
             version.counts
             and version.source.version is not None
             and not remove_version(version.source.fs, version.source.version)
         ):
             touched[version.source.uri] = version.source.fs
-            gone += 1
+            deleted += 1
     for path, fs in touched.items():
         remove_lone_markers(fs, path)
-    return [PlaceResult(VERSIONS, DELETED, gone)] if gone else []
+    return [PlaceResult(VERSIONS, DELETED, deleted)] if deleted else []
 
 
 def _in_store(store: "Store", path: str, subject: "Subject") -> str:
-    """Take a subject out of a file of the lake, or of a share; return what was done, nothing where it stays."""
+    """Remove a subject from a file of the lake or of a share; return the action, empty if the file stays."""
     top, _, rest = path.partition("/")
     if top == "queries" and path.endswith(".jsonl"):
         return _lines(store, path, subject)
     if top in _TEXTS:
         return _text_file(store, path, subject)
-    if top in {*_HINTS, REHYDRATED}:  # which can be made again
-        copies = top == REHYDRATED
-        gone = remove_copies(store, rest.partition("/")[0]) if copies else delete(store, store.path(path))
-        return DELETED if gone else ""
-    if top != "tables":  # of a run, copies of artifacts that no other refers to went before
+    if top in {*_HINTS, REHYDRATED}:
+        is_copy = top == REHYDRATED
+        is_deleted = remove_copies(store, rest.partition("/")[0]) if is_copy else delete(store, store.path(path))
+        return DELETED if is_deleted else ""
+    if top != "tables":  # for a run, `sweep_copies` deletes artifact copies without a reference
         is_copy = top == COPIES and subject.run is None
         return DELETED if is_copy and delete(store, store.path(path)) else ""
     table, _, below = rest.partition("/")
     if below.startswith("_delta_log/"):
         return _log(store, path, subject)
-    return DELETED if _is_left_over(store, table, below) and delete(store, store.path(path)) else ""
+    return DELETED if _is_unused(store, table, below) and delete(store, store.path(path)) else ""
 
 
 def _text_file(store: "Store", path: str, subject: "Subject") -> str:
-    """Take a subject out of a text; it goes where it cannot be kept without."""
+    """Remove a subject from a text file; delete the file if a value cannot be removed."""
     where = store.path(path)
     new = redacted_text(store.fs.cat_file(where), subject)
     if new is None:
@@ -187,8 +188,8 @@ def _text_file(store: "Store", path: str, subject: "Subject") -> str:
     return REDACTED
 
 
-def _is_left_over(store: "Store", table: str, path: str) -> bool:
-    """Return whether a data file is neither live nor that of somebody who is at work."""
+def _is_unused(store: "Store", table: str, path: str) -> bool:
+    """Return whether a data file is neither live nor part of an unfinished commit."""
     handle, number = delta_table(store, table), plan_of(path)
     if handle is None or number is None or number > number_of(handle):
         return False
@@ -209,33 +210,35 @@ def _log(store: "Store", path: str, subject: "Subject") -> str:
 
 
 def _lines(store: "Store", path: str, subject: "Subject") -> str:
-    """Take lines that hold a value out of a file of lines: each is a query of somebody."""
+    """Remove the lines with a value from the log of queries."""
     where = store.path(path)
     lines = store.fs.cat_file(where).splitlines(keepends=True)
-    overwrite(store.fs, where, b"".join(line for line in lines if not subject.sought.count(line)), local=store.is_local)
+    overwrite(
+        store.fs, where, b"".join(line for line in lines if not subject.needles.count(line)), local=store.is_local
+    )
     return REDACTED
 
 
 def _plan(lake: "Lake", path: str, subject: "Subject") -> str:
-    """Take a subject out of a finished plan: nothing carries it out again, and its counts stay."""
+    """Remove a subject from a finished plan, which is never carried out again. Its counts stay."""
     where = lake.path(path)
     try:
         plan = Plan.from_json(lake.fs.cat_file(where), where)
-    except DamagedPlanError:  # nobody can say what it would be without the values
+    except DamagedPlanError:  # it cannot be parsed, so values cannot be replaced
         return ""
     if plan.number > last_finished(lake.tables):
         return ""
-    seals = SEAL in plan.body
+    is_sealed = SEAL in plan.body
     body = replace_values({name: value for name, value in plan.body.items() if name != SEAL}, subject)
-    made = replace(plan, body=body)
-    if seals:
-        made = seal_plan(made, lake.config.plans.key)
-    overwrite(lake.fs, where, made.to_json(), local=lake.store.is_local)
+    new_plan = replace(plan, body=body)
+    if is_sealed:
+        new_plan = seal_plan(new_plan, lake.config.plans.key)
+    overwrite(lake.fs, where, new_plan.to_json(), local=lake.store.is_local)
     return REDACTED
 
 
 def _renew_checkpoint(store: "Store", table: str, paths: Sequence[str]) -> None:
-    """Write a checkpoint of the table as it is, and delete older ones that hold a value."""
+    """Write a new checkpoint of a table, and delete the older checkpoints in `paths`."""
     handle = delta_table(store, table)
     if handle is None:
         return
@@ -246,14 +249,14 @@ def _renew_checkpoint(store: "Store", table: str, paths: Sequence[str]) -> None:
             delete(store, store.path(path))
 
 
-def _in_spool(spool: "Spool", path: str, subject: "Subject", holds: Callable[[str, bytes], bool]) -> str:
+def _in_spool(spool: "Spool", path: str, subject: "Subject", has_subject: Callable[[str, bytes], bool]) -> str:
     parts = path.removeprefix(spool.root).split("/")
     if "segments" in parts:
-        return remove(spool, path, holds)
+        return remove(spool, path, has_subject)
     if "imports" not in parts:
         return ""
     new = redacted_text(spool.fs.cat_file(path), subject)
-    if new is None or subject.sought.count(parts[-1].encode()):
+    if new is None or subject.needles.count(parts[-1].encode()):
         spool.delete(path)
         return DELETED
     spool.delete(path)
@@ -262,13 +265,13 @@ def _in_spool(spool: "Spool", path: str, subject: "Subject", holds: Callable[[st
 
 
 def _in_folder(path: Path, subject: "Subject") -> str:
-    """Take a subject out of a file of a folder that was named; what cannot be kept without it goes."""
-    if subject.sought.count(path.name.encode()):
+    """Remove a subject from a file of a local folder; delete the file if a value cannot be removed."""
+    if subject.needles.count(path.name.encode()):
         path.unlink(missing_ok=True)
         return DELETED
     main = path.with_name(path.name[: -len(_WAL)]) if path.name.endswith(_WAL) else path
     if main != path and main.is_file():
-        redact_database(main, subject)  # which empties its log
+        redact_database(main, subject)  # also empties the write-ahead log
         return REDACTED
     raw = path.read_bytes()
     if raw.startswith(SQLITE):
@@ -283,47 +286,47 @@ def _in_folder(path: Path, subject: "Subject") -> str:
 
 
 class NotIngestedError(RanklakeError):
-    """Segments of the subject wait in the spool: what is not in the lake yet cannot be counted. Nothing was changed."""
+    """Segments of the subject in the spool are not ingested yet, so their rows are unknown. Nothing was changed."""
 
 
 def refuse_waiting(store: "Store", spool: "Spool | None", paths: Collection[str]) -> None:
-    """Raise `NotIngestedError` where some files of the spool are segments that no plan took in.
+    """Raise `NotIngestedError` if any of the files are segments that are not ingested.
 
-    Files in a fallback spool are not searched, so any of them counts. Raises also `LakeUnreachableError`.
+    Files in a fallback spool are not searched, so any file there counts. Also raises `LakeUnreachableError`.
     """
     if spool is not None and spool.fallback is not None and (files := len(spool.fallback.files())):
         message = f"{files:,} files wait in the fallback spool, and may be the subject's"
         raise NotIngestedError(message, hint="run 'ranklake ingest', then plan again")
     if spool is None or not paths:
         return
-    waiting = {pack_of(item.path) or item.path for some in not_taken_in(store, spool.listing()) for item in some}
-    if waiting_files := len(waiting & set(paths)):
-        message = f"{waiting_files:,} files of the subject in the spool are not ingested yet"
+    waiting = {pack_of(item.path) or item.path for items in not_taken_in(store, spool.listing()) for item in items}
+    if count := len(waiting & set(paths)):
+        message = f"{count:,} files of the subject in the spool are not ingested yet"
         raise NotIngestedError(message, hint="run 'ranklake ingest', then plan again")
 
 
-def slot_files(spool: "Spool", paths: Collection[str], holds: Callable[[str, bytes], bool]) -> Iterator[SlotFile]:
-    """Yield the slot files whose copies in the spool go.
+def slot_files(spool: "Spool", paths: Collection[str], has_subject: Callable[[str, bytes], bool]) -> Iterator[SlotFile]:
+    """Yield the slot files whose copies in the spool are deleted.
 
     Parameters
     ----------
     paths
-        Files of the spool in which the subject was found.
-    holds
-        Says whether a member of a pack, of a name and with bytes, is the subject's.
+        Files of the spool with matches.
+    has_subject
+        Takes name and bytes of a pack's member; returns whether it has data of the subject.
     """
     for path in paths:
-        named = [path]
+        segments = [path]
         if pack_name(path) is not None:
-            named = [name for name, raw in _members(spool.fs.cat_file(path)) if holds(name, raw)]
-        for copy in map(PurePosixPath, named):
+            segments = [name for name, raw in _members(spool.fs.cat_file(path)) if has_subject(name, raw)]
+        for copy in map(PurePosixPath, segments):
             with suppress(NotASegmentError):
                 name = SegmentName.parse(copy.name)
                 yield copy.parent.name, name.incarnation, name.segment
 
 
 def identity(path: str) -> tuple[str, str] | None:
-    """Return the table and the digest of a segment, by its path; None if it is none."""
+    """Return table and digest of a segment from its path; None for other files."""
     file = PurePosixPath(path)
     try:
         return file.parent.name, SegmentName.parse(file.name).sha256
@@ -332,7 +335,7 @@ def identity(path: str) -> tuple[str, str] | None:
 
 
 def as_items(slots: Iterable[SlotFile]) -> list[Item]:
-    """Return slot files as items, one for each process and table, their numbers as ranges."""
+    """Return slot files as items, one for each process and table, with their numbers as ranges."""
     numbers: dict[tuple[str, int], set[int]] = {}
     for table, incarnation, segment in slots:
         numbers.setdefault((table, incarnation), set()).add(segment)
@@ -343,11 +346,11 @@ def as_items(slots: Iterable[SlotFile]) -> list[Item]:
 
 
 def erased_again(tables: "Tables", items: "Iterable[SpoolFile]") -> "Iterator[SpoolFile]":
-    """Yield the files of a spool that are copies of slot files of which an applied erasure took rows."""
+    """Yield the segments of a spool that are copies of slot files from which an applied erasure removed rows."""
     ranges: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for item in (item for erasure in REGISTER.applied(tables) for item in erasure.of(SEGMENT)):
         incarnation, _, text = (item.about or "").partition("~")
-        slots = [(int(low), int(high or low)) for low, _, high in (one.partition("..") for one in text.split())]
+        slots = [(int(low), int(high or low)) for low, _, high in (part.partition("..") for part in text.split())]
         ranges.setdefault((item.table or "", incarnation), []).extend(slots)
     for spooled in items if ranges else ():
         name = spooled.name
@@ -365,17 +368,17 @@ def _members(raw: bytes) -> list[tuple[str, bytes]]:
         return []
 
 
-def remove(spool: "Spool", path: str, holds: Callable[[str, bytes], bool]) -> str:
-    """Delete a file of the spool; of a pack the other members become files of their own first. Return what was done.
+def remove(spool: "Spool", path: str, has_subject: Callable[[str, bytes], bool]) -> str:
+    """Delete a file of the spool and return the action. The other members of a pack become single files first.
 
-    Killed in between, both are there, and are known by their digests.
+    After a crash both the pack and the files may exist; ingest recognizes equal segments by their digests.
     """
     if pack_name(path) is None:
         spool.delete(path)
         return "deleted"
     top = path.rpartition("/packs/")[0].rpartition("/")[0]  # …/segments/<date>/packs/<name>
     for name, raw in _members(spool.fs.cat_file(path)):
-        if not holds(name, raw):
+        if not has_subject(name, raw):
             spool.put(f"{top}/{name}", raw)
     spool.delete(path)
     return "deleted, other members put beside it"

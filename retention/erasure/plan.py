@@ -1,10 +1,10 @@
-"""Proposes an erasure: whose data go, and where they are now, as items that somebody answers for.
+"""Proposes an erasure: finds the data of a subject and writes the places as items into the register.
 
-values ─▶ rows of every table, and every file that holds one ─▶ held? waiting in the spool? ─▶ items ─▶ register
+values ─▶ rows of every table, and every file that contains one ─▶ on hold? not ingested yet? ─▶ items ─▶ register
 
-What keys of a subject sealed stays where it is, and says nothing any more once they are forgotten. Neither the register
-nor a certificate says which keys went, or how many rows they sealed: whoever guesses the person could tell by that
-which rows were theirs.
+Values that are sealed under the subject's keys stay in their rows; deleting the keys makes them unreadable. Neither the
+register nor the certificate names these keys or counts the sealed rows. Somebody who guesses the person could otherwise
+tell which rows are theirs.
 """
 
 import io
@@ -18,12 +18,12 @@ from ranklake.errors import RanklakeError
 from ranklake.lake.plans.driver import finish
 from ranklake.lake.plans.kinds import ERASURE
 from ranklake.lake.plans.workers import InProcess
-from ranklake.retention.erasure.archived import kept_hits, matching_archives, refuse_held
+from ranklake.retention.erasure.archived import matching_archives, matching_kept_files, refuse_held
 from ranklake.retention.erasure.contents import ContentMatch, look
-from ranklake.retention.erasure.needles import WORDS, needles
+from ranklake.retention.erasure.needles import WORDS, make_needles
 from ranklake.retention.erasure.places import as_items, refuse_waiting, slot_files
 from ranklake.retention.erasure.search import FileMatches, Trace, opener
-from ranklake.retention.erasure.subject import DatedRows, Reach, subject_rows, why_it_stays
+from ranklake.retention.erasure.subject import DatedRows, Reach, stay_reason, subject_rows
 from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.due import raw_bytes
 from ranklake.retention.proposals import lifecycle
@@ -42,50 +42,49 @@ PLACE: Final = "keys of subjects"
 
 
 def key_store(lake: "Lake") -> KeyStore | None:
-    """Return the keys of a lake's subjects; None where none are configured, and no column was ever stored under keys.
+    """Return the store of subjects' keys; None if the lake never had any.
 
-    Raises `ranklake.retention.subjects.keys.SubjectKeysError` where some were, and the keys are not available.
+    Raises `ranklake.retention.subjects.keys.SubjectKeysError` if there were keys and they are missing now.
     """
     return KeyStore(lake) if has_keys(lake) else None
 
 
 def key_items(lake: "Lake", subject: "Subject") -> list[Item]:
-    """Return the keys that go, as items: one for each table with columns under keys; none where there is no key."""
+    """Return items for the subject's keys, one for each table with columns under keys; empty if there are no keys."""
     store = key_store(lake)
     if store is None or not store.places_with_keys(subject.keyed):
         return []
     columns: dict[str, list[str]] = {}
     places = len(store.places)
-    if not known_columns(lake.store):  # whoever took the list of them away left the keys
+    if not known_columns(lake.store):  # somebody removed the list of columns, but not the keys
         return [Item(FILES, about=PLACE, files=places)]
     for name in sorted(known_columns(lake.store)):
         table, _, column = name.partition(".")
         columns.setdefault(table, []).append(column)
-    return [Item(FILES, table, about=f"{PLACE}: {', '.join(some)}", files=places) for table, some in columns.items()]
+    return [Item(FILES, table, about=f"{PLACE}: {', '.join(names)}", files=places) for table, names in columns.items()]
 
 
 def refuse_held_keys(reach: "Reach", subject: "Subject", today: date) -> None:
-    """Raise `ranklake.retention.erasure.archived.HeldError` where a hold is about rows that a subject's keys sealed."""
+    """Raise `ranklake.retention.erasure.archived.HeldError` if a hold covers values under a subject's keys."""
     lake, store = reach.lake, key_store(reach.lake)
     if store is None or not holds_of(lake, today):
         return
-    ids = [key.id for one in subject.keyed if (key := store.find(one)) is not None]
+    ids = [key.id for name in subject.keyed if (key := store.find(name)) is not None]
     if not ids:
         return
-    sealed = replace(subject, sought=needles([f"s-{one}" for one in ids], within=WORDS), run=None)
+    sealed = replace(subject, needles=make_needles([f"s-{key_id}" for key_id in ids], within=WORDS), run=None)
     rows = [
         subject_row
         for contract in lake.contracts().values()
         for subject_row in subject_rows(lake.tables, sealed, contract)
     ]
-    keys = [one for one in reach.each(sealed) if one.counts]
-    refuse_held(
-        lake, sealed, rows, (), list(matching_archives(lake.tables, keys)), list(kept_hits(lake.tables, keys)), today
-    )
+    matches = [file for file in reach.search(sealed) if file.counts]
+    archived, kept = list(matching_archives(lake.tables, matches)), list(matching_kept_files(lake.tables, matches))
+    refuse_held(lake, sealed, rows, (), archived, kept, today)
 
 
 def forget_keys(lake: "Lake", subject: "Subject") -> int:
-    """Forget the keys of a subject in every place; return how many places had some. A second call changes nothing."""
+    """Delete the keys of a subject in every place; return how many places had some. A second call changes nothing."""
     store = key_store(lake)
     if store is None:
         return 0
@@ -95,20 +94,20 @@ def forget_keys(lake: "Lake", subject: "Subject") -> int:
 
 
 def key_traces(lake: "Lake", values: Iterable[str]) -> list[Trace]:
-    """Return where keys of some people are, as a search tells where values are."""
+    """Return the places with keys of these people, as traces of a search."""
     store = key_store(lake)
     places = [] if store is None else store.places_with_keys(list(values))
     return [Trace(PLACE, "what their keys sealed can be read", 1, 1, (uri,)) for uri in places]
 
 
 def keys_left(lake: "Lake", subject: "Subject") -> list[str]:
-    """Return the places that have keys of a subject."""
+    """Return the places that still have keys of a subject."""
     store = key_store(lake)
     return [] if store is None else store.places_with_keys(subject.keyed)
 
 
 class NothingToEraseError(RanklakeError):
-    """The subject is nowhere."""
+    """No file contains the subject."""
 
     exit_code = 1
 
@@ -122,14 +121,14 @@ class NothingToEraseError(RanklakeError):
 
 @dataclass(frozen=True, slots=True)
 class SubjectMatches:
-    """Where a subject is.
+    """The places with data of a subject.
 
     Attributes
     ----------
     rows
         Rows of partitions, and names in ``segments``.
     files
-        Every file of lake, spool and folders that holds something, or could not be looked into.
+        All files of lake, spool and folders that have matches or could not be searched.
     raw
         Raw bytes in quarantine, as items.
     """
@@ -140,16 +139,16 @@ class SubjectMatches:
 
 
 def find(reach: Reach, subject: "Subject", progress: "Progress | None" = None) -> SubjectMatches:
-    """Look where a subject is, now. Raises what the stores raise."""
+    """Search for a subject in everything that it can be in. Raises the errors of the stores."""
     lake = reach.lake
     rows = [
         subject_row
         for contract in lake.contracts().values()
         for subject_row in subject_rows(lake.tables, subject, contract)
     ]
-    files = tuple(one for one in reach.each(subject, progress) if one.counts or one.unsearched)
-    hit = [file.source.path for file in files if file.counts]
-    digests = {path.rpartition("/")[2] for path in hit if path.startswith("quarantine/")}
+    files = tuple(file for file in reach.search(subject, progress) if file.counts or file.unsearched)
+    paths = [file.source.path for file in files if file.counts]
+    digests = {path.rpartition("/")[2] for path in paths if path.startswith("quarantine/")}
     raw = []
     for table, day, file_rows in raw_bytes(lake) if digests else ():
         raw += [Item(RAW, table, day, sha256, 0, 1) for sha256 in file_rows["path"].to_pylist() if sha256 in digests]
@@ -163,7 +162,7 @@ def make_plan(
     today: date | None = None,
     progress: "Progress | None" = None,
 ) -> Erasure:
-    """Propose to erase a subject, and write that down; equal items are one proposal.
+    """Propose to erase a subject, and write the proposal into the register. Equal items are one proposal.
 
     Raises
     ------
@@ -171,10 +170,10 @@ def make_plan(
         Nothing was written.
     """
     lake, spool = reach.lake, reach.spool
-    finish(lake, ERASURE, InProcess())  # what an application that died left half done
+    finish(lake, ERASURE, InProcess())  # an application that crashed
     matches = find(reach, subject, progress)
     refuse_unfit(reach, subject, matches, today)
-    recorded = {slot_file for some in matches.rows for slot_file in some.slot_files}
+    recorded = {slot_file for dated in matches.rows for slot_file in dated.slot_files}
     if spool is not None:
         recorded |= set(slot_files(spool, reach.spooled(matches.files), member_check(lake, subject)))
     items = [
@@ -190,33 +189,33 @@ def make_plan(
 
 
 def _subject_description(subject: "Subject") -> str:
-    return f"{subject.kind}: {subject.rule}" if subject.sought.short.columns else subject.kind
+    return f"{subject.kind}: {subject.rule}" if subject.needles.short.columns else subject.kind
 
 
 def plan_items(catalog: "Catalog", matches: SubjectMatches) -> list[Item]:
-    """Return the items of an erasure: rows and raw bytes; derived tables are one item each for all dates."""
-    items: dict[tuple[str, str], Item] = {}
-    others = [*matches.raw]
-    for item in (some.item for some in matches.rows):
+    """Return the items for rows and raw bytes. A derived table has one item for all of its dates."""
+    derived: dict[tuple[str, str], Item] = {}
+    items = [*matches.raw]
+    for item in (dated.item for dated in matches.rows):
         if catalog.contract(item.table or "").kind != "derived":
-            others.append(item)
+            items.append(item)
             continue
-        place = (item.place, item.table or "")
-        known = items.get(place, Item(*place))
-        items[place] = replace(known, rows=known.rows + item.rows, files=known.files + item.files)
-    return [*others, *items.values()]
+        key = (item.place, item.table or "")
+        total = derived.get(key, Item(*key))
+        derived[key] = replace(total, rows=total.rows + item.rows, files=total.files + item.files)
+    return [*items, *derived.values()]
 
 
 def propose(lake: "Lake", erasure: Erasure, by: str, signing: Signing = NOT_SIGNING) -> None:
-    """Write into the trail who proposed an erasure, and so may not approve it."""
+    """Record in the audit log who proposed an erasure and therefore may not approve it."""
     lifecycle.propose(lake, ERASURES, erasure.name, by, signing)
 
 
 def refuse_unfit(reach: Reach, subject: "Subject", matches: SubjectMatches, today: date | None) -> None:
-    """Raise `HeldError` or `NotIngestedError` where nothing may be erased (yet)."""
+    """Raise `HeldError` or `NotIngestedError` if the subject may not be erased now."""
     archived, kept = (
         list(matching_archives(reach.lake.tables, matches.files)),
-        list(kept_hits(reach.lake.tables, matches.files)),
+        list(matching_kept_files(reach.lake.tables, matches.files)),
     )
     today = today or datetime.now(UTC).date()
     refuse_held(reach.lake, subject, matches.rows, matches.raw, archived, kept, today)
@@ -225,27 +224,28 @@ def refuse_unfit(reach: Reach, subject: "Subject", matches: SubjectMatches, toda
 
 
 def member_check(lake: "Lake", subject: "Subject") -> Callable[[str, bytes], bool]:
-    """Return a function that tells from a pack member's name and bytes whether it is the subject's."""
-    opened = opener(lake.config.encryption_key)
+    """Return a function that takes a pack member's name and bytes, and returns whether it has data of the subject."""
+    decrypt = opener(lake.config.encryption_key)
 
-    def holds(name: str, raw: bytes) -> bool:
-        if subject.sought.count(name.encode()):
+    def has_subject(name: str, raw: bytes) -> bool:
+        if subject.needles.count(name.encode()):
             return True
-        return any(isinstance(one, ContentMatch) for one in look(io.BytesIO(raw), name, subject.sought, opened))
+        matches = look(io.BytesIO(raw), name, subject.needles, decrypt)
+        return any(isinstance(match, ContentMatch) for match in matches)
 
-    return holds
+    return has_subject
 
 
 def _count_files(catalog: "Catalog", subject: "Subject", files: Iterable[FileMatches]) -> list[Item]:
-    """Return how many files of each kind of place hold something, and what stays."""
+    """Return items with the number of files by kind of place: files to change, and files that stay with the reason."""
     counts: Counter[tuple[str, str]] = Counter()
     for file in files:
-        stays = why_it_stays(catalog, subject, file) if file.counts else ""
+        reason = stay_reason(catalog, subject, file) if file.counts else ""
         if file.counts and not file.source.is_folder:
-            counts[(STAYS if stays else FILES, file.source.place + (f": {stays}" if stays else ""))] += 1
-        for why in file.unsearched:
-            counts[STAYS, f"{file.source.place}: {why}"] += 1
+            counts[(STAYS if reason else FILES, file.source.place + (f": {reason}" if reason else ""))] += 1
+        for problem in file.unsearched:
+            counts[STAYS, f"{file.source.place}: {problem}"] += 1
     return [
-        Item(place, about=subject.sought.mask_name(about), files=count)
+        Item(place, about=subject.needles.mask_name(about), files=count)
         for (place, about), count in sorted(counts.items())
     ]

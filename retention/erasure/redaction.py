@@ -1,4 +1,4 @@
-"""Takes values out of files that have to stay: JSON, text, databases of SQLite."""
+"""Removes values from files that have to stay: JSON, text, SQLite databases."""
 
 import json
 import sqlite3
@@ -14,30 +14,32 @@ SQLITE: Final = b"SQLite format 3\0"
 _BOUNDS: Final = ("minValues", "maxValues")
 _WAIT_S: Final = 60
 Stored = str | bytes | int | float | None
-"""What a database of SQLite holds."""
+"""A value in a SQLite database."""
 
 
 def replace_values(value: Any, subject: "Subject") -> Any:  # noqa: ANN401 - plain JSON values
-    """Return JSON values with a pseudonym in the place of each value.
+    """Return JSON with a pseudonym instead of each of the subject's values.
 
-    Bounds of statistics are left out instead: a pseudonym would be none. JSON within text stays JSON.
+    Bounds in statistics are removed instead, since a pseudonym would be a wrong bound. JSON within text stays JSON.
     """
     if isinstance(value, str):
         return _text(value, subject)
     if isinstance(value, list):
-        return [replace_values(one, subject) for one in value]
+        return [replace_values(item, subject) for item in value]
     if not isinstance(value, dict):
         return value
-    short = subject.sought.short
+    short = subject.needles.short
     bounds = [(name, bound) for side in _BOUNDS for name, bound in _dict(value.get(side)).items()]
-    gone = {name for name, bound in bounds if _contains_value(bound, subject) or short.is_all_of(name, bound)}
+    removed = {name for name, bound in bounds if _contains_value(bound, subject) or short.is_all_of(name, bound)}
     kept = {
-        key: {name: bound for name, bound in one.items() if name not in gone} if key in _BOUNDS and gone else one
-        for key, one in value.items()
+        key: {name: bound for name, bound in item.items() if name not in removed}
+        if key in _BOUNDS and removed
+        else item
+        for key, item in value.items()
     }
     return {
-        _text(key, subject): subject.pseudonym if short.is_all_of(key, one) else replace_values(one, subject)
-        for key, one in kept.items()
+        _text(key, subject): subject.pseudonym if short.is_all_of(key, item) else replace_values(item, subject)
+        for key, item in kept.items()
     }
 
 
@@ -59,38 +61,39 @@ def _text(text: str, subject: "Subject") -> str:
             pass
         else:
             return json.dumps(inner)
-    new = subject.sought.replace(text, subject.pseudonym)
+    new = subject.needles.replace(text, subject.pseudonym)
     return subject.pseudonym if _is_in(new, subject) else new
 
 
 def redacted_lines(raw: bytes, subject: "Subject") -> bytes:
-    """Return JSON lines, as Delta's log has them, without values. Raises `ValueError` where a line is no JSON."""
+    """Return JSON lines, as in the Delta log, without the values. Raises `ValueError` if a line is no JSON."""
     return b"\n".join(_line(line, subject) for line in raw.split(b"\n"))
 
 
 def _line(line: bytes, subject: "Subject") -> bytes:
-    if not line.strip() or not subject.sought.count(line):
+    if not line.strip() or not subject.needles.count(line):
         return line
     return json.dumps(replace_values(json.loads(line), subject), separators=(",", ":")).encode()
 
 
 def redacted_text(raw: bytes, subject: "Subject") -> bytes | None:
-    """Return a text file's bytes without values; None where it is no text, or holds them in a form that stays."""
+    """Return a text file's bytes without the values; None if it is no text, or if a value cannot be removed."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:
         return None
     if "\0" in text:
         return None
-    new = subject.sought.replace(text, subject.pseudonym).encode()
-    return None if subject.sought.count(new) else new
+    new = subject.needles.replace(text, subject.pseudonym).encode()
+    return None if subject.needles.count(new) else new
 
 
 def redact_database(path: Path, subject: "Subject") -> int:
-    """Put pseudonyms in the place of values in a database of SQLite that others may be at; return how many columns.
+    """Replace the subject's values by pseudonyms in a SQLite database; return the number of changed columns.
 
-    Freed pages go, too, and so does what its write-ahead log holds. Killed half-way, it is as before, or done, or lacks
-    the last step, which the next call makes. Raises `sqlite3.Error`.
+    Others may use the database meanwhile. Freed pages and the write-ahead log are emptied, too. After a crash the
+    database is unchanged, or changed with these last steps missing, which the next call repeats. Raises
+    `sqlite3.Error`.
     """
     changed = 0
     with closing(sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None)) as database:
@@ -101,10 +104,10 @@ def redact_database(path: Path, subject: "Subject") -> int:
         database.execute("BEGIN IMMEDIATE")
         for table, column in _columns(database):
             names = f'"{table}"', f'"{column}"'
-            done = database.execute(
+            update = database.execute(
                 f"UPDATE {names[0]} SET {names[1]} = without_subject({names[1]}) WHERE holds_subject({names[1]})"  # noqa: S608 - names of its own schema
             )
-            changed += done.rowcount > 0
+            changed += update.rowcount > 0
         database.execute("COMMIT")
         database.execute("VACUUM")
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -112,7 +115,7 @@ def redact_database(path: Path, subject: "Subject") -> int:
 
 
 def _columns(database: sqlite3.Connection) -> Iterator[tuple[str, str]]:
-    """Yield the columns of plain tables; what is computed of others is not written."""
+    """Yield the stored columns of ordinary tables, without generated columns and virtual tables."""
     tables = database.execute(
         "SELECT name FROM sqlite_master "
         "WHERE type = 'table' AND name NOT LIKE 'sqlite_%' AND sql NOT LIKE 'CREATE VIRTUAL%'"
@@ -126,7 +129,7 @@ def _columns(database: sqlite3.Connection) -> Iterator[tuple[str, str]]:
 
 def _is_in(value: object, subject: "Subject") -> bool:
     raw = value.encode(errors="replace") if isinstance(value, str) else value
-    return isinstance(raw, bytes) and subject.sought.count(raw) > 0
+    return isinstance(raw, bytes) and subject.needles.count(raw) > 0
 
 
 def _remove_values(value: Stored, subject: "Subject") -> Stored:

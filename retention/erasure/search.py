@@ -1,4 +1,4 @@
-"""Searches every file of a lake, a spool and folders for values, and reports where they are without showing them."""
+"""Searches every file of a lake, a spool and folders for values, and reports the places without the values."""
 
 import io
 import os
@@ -21,7 +21,7 @@ from ranklake.printable import printable_name
 from ranklake.retention.archive.place import look as look_up
 from ranklake.retention.archive.register import archive_places
 from ranklake.retention.erasure.contents import Decrypt, UnsearchedPart, look
-from ranklake.retention.erasure.needles import Needles, needles
+from ranklake.retention.erasure.needles import Needles, make_needles
 from ranklake.retention.proposals.kept import kept_paths
 from ranklake.retention.shares.place import open_place
 from ranklake.retention.shares.register import shares
@@ -69,10 +69,22 @@ _SPOOL: Final[Mapping[str, str]] = {"segments": "segments in the spool", "import
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file, or a folder for its name's sake: what it is, how to show it, its path below its root, what opens it.
+    """A file to search, or a folder whose name is searched.
 
-    `closed` says why nothing can look into it; empty if it can be opened. `version` is one that a bucket keeps of an
-    object beside the current one.
+    Attributes
+    ----------
+    place
+        Kind of place, such as ``rows of steps``.
+    uri, path
+        The file's full path, and its path below the root.
+    fs
+        File system that opens the file; None for a local one.
+    is_folder
+        Whether only the name is searched.
+    closed
+        Why the file cannot be opened; empty if it can.
+    version
+        An old version of an object that the bucket keeps; None for the current one.
     """
 
     place: str
@@ -85,7 +97,7 @@ class Source:
 
     @contextmanager
     def opened(self) -> Iterator[IO[bytes]]:
-        """Give its bytes, to be sought in. Raises `OSError`; of a link, `IrregularError`."""
+        """Open the file for reading. Raises `OSError`, and `IrregularError` for a link or a special file."""
         if self.version is not None:
             yield io.BytesIO(read_version(self.fs, self.uri, self.version.id))
             return
@@ -101,11 +113,11 @@ class Source:
 
 
 class IrregularError(OSError):
-    """Not a regular file."""
+    """The path is not a regular file."""
 
 
 def sources(tables: "Tables", spool: "Spool | None", folders: Sequence[Path]) -> Iterator[Source]:
-    """Yield every file of a lake, a spool and some local folders, links and odd files among them."""
+    """Yield every file of a lake, a spool and local folders, including links and special files."""
     live, in_grace = _live(tables), kept_paths(tables)
     for file in _files(tables.store.fs, tables.store.path("").rstrip("/"), local=tables.store.is_local):
         yield replace(file, place=_place_in_lake(file.path, live, in_grace))
@@ -115,8 +127,8 @@ def sources(tables: "Tables", spool: "Spool | None", folders: Sequence[Path]) ->
             yield replace(source, place=f"{COPIES} {share.role}")
     for place in archive_places(tables):
         for source in _files(place.fs, place.root.rstrip("/"), local=place.is_local):
-            why = "" if source.is_folder else look_up(place, source.uri).at_hand.closed
-            yield replace(source, place=ARCHIVES, closed=why)
+            closed = "" if source.is_folder else look_up(place, source.uri).at_hand.closed
+            yield replace(source, place=ARCHIVES, closed=closed)
     if spool is not None:
         for source in _files(spool.fs, spool.root.rstrip("/"), local=isinstance(spool.fs, LocalFileSystem)):
             yield replace(source, place=_place_in_spool(source.path))
@@ -126,21 +138,21 @@ def sources(tables: "Tables", spool: "Spool | None", folders: Sequence[Path]) ->
 
 
 def _files(fs: Any, top: str, *, local: bool) -> Iterator[Source]:  # noqa: ANN401 - fsspec ships no types
-    """Yield each file below a place; on a local disk folders, too, and links that are not followed."""
+    """Yield each file below a root. For a local disk, also yields folders and links; links are not followed."""
     if not local:
         for entry in listed(fs, top):
             yield Source("", entry.path, entry.path[len(top) :].lstrip("/"), fs)
         return
     if Path(top).is_file():
         yield Source("", top, Path(top).name)
-    closed: list[str] = []
-    for folder, folders, names in os.walk(top, onerror=lambda error: closed.append(str(error.filename))):
+    unreadable: list[str] = []
+    for folder, folders, names in os.walk(top, onerror=lambda error: unreadable.append(str(error.filename))):
         for name in (*names, *folders):
-            whole = os.path.join(folder, name)  # noqa: PTH118 - names need not be text
-            plain = name in folders and not os.path.islink(whole)  # noqa: PTH114 - likewise
-            yield Source("", whole, os.path.relpath(whole, top), is_folder=plain)
-    for whole in closed:  # opened as a file it says why
-        yield Source("", whole, os.path.relpath(whole, top))
+            full_path = os.path.join(folder, name)  # noqa: PTH118 - names may be no text
+            is_folder = name in folders and not os.path.islink(full_path)  # noqa: PTH114 - names may be no text
+            yield Source("", full_path, os.path.relpath(full_path, top), is_folder=is_folder)
+    for full_path in unreadable:  # as files, so that opening them reports the error
+        yield Source("", full_path, os.path.relpath(full_path, top))
 
 
 def _live(tables: "Tables") -> dict[str, set[str]]:
@@ -155,7 +167,7 @@ def _live(tables: "Tables") -> dict[str, set[str]]:
 def _tables(store: "Store") -> list[str]:
     top = store.path("tables")
     try:
-        return [str(one).rstrip("/").rpartition("/")[2] for one in store.fs.ls(top, detail=False)]
+        return [str(path).rstrip("/").rpartition("/")[2] for path in store.fs.ls(top, detail=False)]
     except FileNotFoundError:
         return []
 
@@ -181,34 +193,38 @@ UNLISTED: Final = "the bucket keeps versions, and the right to list them is lack
 
 
 def kept_versions(lake: "Lake", spool: "Spool | None") -> Iterator[tuple[Source, str]]:
-    """Yield every version beside a current one, markers for their names; of a bucket that cannot be asked, why not."""
+    """Yield every old version of an object, and each bucket whose versions cannot be listed, with the reason.
+
+    The reason is empty for a version. A delete marker is yielded as a folder, so that its name is searched.
+    """
     reasons: set[str] = set()
     for fs, root in _places(lake, spool):
         bucket = root.lstrip("/").partition("/")[0]
         keeps = keeps_versions(fs, root)
         if keeps is False:
             continue
-        why = UNKNOWN
+        reason = UNKNOWN
         if keeps:
             try:
-                yield from ((source, "") for source in _sources(fs, root))
+                yield from ((source, "") for source in _old_versions(fs, root))
             except (OSError, RanklakeError):
-                why = UNLISTED
+                reason = UNLISTED
             else:
                 continue
         if bucket not in reasons:
             reasons.add(bucket)
-            yield Source(PLACE, bucket, bucket, fs, is_folder=True), why
+            yield Source(PLACE, bucket, bucket, fs, is_folder=True), reason
 
 
 def with_lock(source: Source) -> Source:
-    """Return a version in which something was found, with what keeps it there, and until when."""
-    why = "" if source.version is None else lock_reason(source.fs, source.version)
-    return replace(source, place=f"{source.place}, {why}") if why else source
+    """Return a version with the lock that keeps it, and the lock's end, in its place."""
+    lock = "" if source.version is None else lock_reason(source.fs, source.version)
+    return replace(source, place=f"{source.place}, {lock}") if lock else source
 
 
 def _places(lake: "Lake", spool: "Spool | None") -> Iterator[tuple[Any, str]]:
-    seen: list[str] = []
+    """Yield file system and root of lake, archives, shares and spool, without roots below another root."""
+    roots: list[str] = []
     places = [
         lake.store,
         *archive_places(lake.tables),
@@ -219,12 +235,12 @@ def _places(lake: "Lake", spool: "Spool | None") -> Iterator[tuple[Any, str]]:
         *((item.fs, item.root) for item in (spool, spool and spool.fallback) if item is not None),
     ):
         top = f"{root.strip('/')}/"
-        if not any(top.startswith(other) for other in seen):
-            seen.append(top)
+        if not any(top.startswith(other) for other in roots):
+            roots.append(top)
             yield fs, root
 
 
-def _sources(fs: Any, root: str) -> Iterator[Source]:  # noqa: ANN401 - fsspec ships no types
+def _old_versions(fs: Any, root: str) -> Iterator[Source]:  # noqa: ANN401 - fsspec ships no types
     top = f"{root.strip('/')}/"
     for version in versions(fs, top):
         if version.is_marker or not version.is_current:
@@ -236,10 +252,11 @@ def _sources(fs: Any, root: str) -> Iterator[Source]:  # noqa: ANN401 - fsspec s
 _REMEMBERED: Final = 65_536
 
 
-def opened_by_others(lake: "Lake", subjects: "Collection[SubjectName]") -> Callable[[str], str | None] | None:
-    """Return a function that opens what keys of other subjects sealed; None where a lake has no keys.
+def make_unsealer(lake: "Lake", subjects: "Collection[SubjectName]") -> Callable[[str], str | None] | None:
+    """Return a function that unseals texts under keys of all people but `subjects`; None if the lake has no keys.
 
-    Keys are read when the first sealed text is met. It raises as `ranklake.retention.subjects.store.KeyStore` then.
+    The function returns None for a text that no key opens. Its first call reads the keys, and raises the errors of
+    `ranklake.retention.subjects.store.KeyStore`.
     """
     if not has_keys(lake):
         return None
@@ -249,10 +266,10 @@ def opened_by_others(lake: "Lake", subjects: "Collection[SubjectName]") -> Calla
         return KeyStore(lake).by_id(but=subjects)
 
     @lru_cache(_REMEMBERED)
-    def clear(text: str) -> str | None:
+    def unseal(text: str) -> str | None:
         return unseal_text(text, keys())
 
-    return clear
+    return unseal
 
 
 EXAMPLES = 3
@@ -261,18 +278,18 @@ NAME = "name of the file"
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Where values are, of one kind of place.
+    """The matches in one kind of place.
 
     Attributes
     ----------
     place
-        What the files are, such as ``rows of steps``, ``old versions of steps``, ``segments in the spool``.
+        Kind of files, such as ``rows of steps``, ``old versions of steps`` or ``segments in the spool``.
     where
-        Where in them: a column, their name, their bytes, their footer.
+        Part of the files: a column, their name, their bytes, their footer.
     files, count
-        Files, and rows or occurrences in them.
+        Number of files, and of matching rows or occurrences in them.
     examples
-        Some of the files; values in their names are left out.
+        Paths of some of the files, with values masked.
     """
 
     place: str
@@ -288,7 +305,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search found: traces, what could not be looked into (reason by place, with the number of files), sizes."""
+    """Result of a search: matches, files that could not be searched with the reason, and the number of files."""
 
     traces: tuple[Trace, ...]
     unsearched: tuple[Trace, ...]
@@ -296,7 +313,7 @@ class SearchResult:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found, and all was looked into."""
+        """Whether everything was searched and nothing was found."""
         return not self.traces and not self.unsearched
 
     def plain(self) -> dict[str, Any]:
@@ -305,7 +322,7 @@ class SearchResult:
         return {
             "files": self.files,
             "is_clean": self.is_clean,
-            **{name: [one.plain() for one in some] for name, some in fields.items()},
+            **{name: [trace.plain() for trace in traces] for name, traces in fields.items()},
         }
 
 
@@ -317,123 +334,125 @@ def search(
     *,
     progress: "Progress | None" = None,
 ) -> SearchResult:
-    """Look for values in every file of a lake, a spool and some folders; nothing is written, no value is reported.
+    """Search for values in every file of a lake, a spool and folders. Writes nothing and reports no value.
 
-    A value is found as it is, in JSON, HTML, URLs, base64 and hex, and in letters of either case; in columns of
-    Parquet, archives, gzip, SQLite, segments that a configured key opens, and in what keys of other people sealed.
-    Numbers, hashes and pseudonyms of it are not found.
+    Finds a value in any case, as plain text and in the escapes of JSON, HTML, URLs, base64 and hex. Reads Parquet
+    columns, archives, gzip, SQLite, segments that a configured key decrypts, and texts that are sealed under keys of
+    other people. Does not find numbers, hashes and pseudonyms of a value.
 
     Raises
     ------
     ranklake.retention.erasure.needles.NeedleError
-        No value is given, or one of less than four characters.
+        No value is given, or a value has less than four characters.
     """
     given = list(values)
-    sought = replace(needles(given), opened=opened_by_others(lake, given))
-    return summarize(each(lake, spool, sought, folders, progress=progress), sought)
+    needles = replace(make_needles(given), unseal=make_unsealer(lake, given))
+    return summarize(search_files(lake, spool, needles, folders, progress=progress), needles)
 
 
 @dataclass(frozen=True, slots=True)
 class FileMatches:
-    """A file, or a folder: how often values are where in it, and why parts of it were not looked into."""
+    """A file or folder: the number of matches by part of the file, and why parts of it could not be searched."""
 
     source: Source
     counts: Counter[str]
     unsearched: frozenset[str] = frozenset()
 
 
-def each(
+def search_files(
     lake: "Lake",
     spool: "Spool | None",
-    sought: Needles,
+    needles: Needles,
     folders: Sequence[Path] = (),
     *,
     progress: "Progress | None" = None,
 ) -> Iterator[FileMatches]:
-    """Yield every file of a lake, a spool and some folders with what is found in it; see `search`."""
-    opened = opener(lake.config.encryption_key)
-    yield from each_version(lake, spool, sought)
-    every = list(sources(lake.tables, spool, folders))
-    for number, source in enumerate(every, 1):
-        yield _search_source(source, sought, opened)
+    """Yield every file of a lake, a spool and folders with its matches; see `search`."""
+    decrypt_segment = opener(lake.config.encryption_key)
+    yield from search_versions(lake, spool, needles)
+    all_sources = list(sources(lake.tables, spool, folders))
+    for number, source in enumerate(all_sources, 1):
+        yield _search_source(source, needles, decrypt_segment)
         if progress is not None:
-            progress(number, len(every))
+            progress(number, len(all_sources))
 
 
-def each_version(lake: "Lake", spool: "Spool | None", sought: Needles) -> Iterator[FileMatches]:
-    """Yield every version that a bucket keeps beside a current one, with what is found in it; see `each`."""
-    opened = opener(lake.config.encryption_key)
-    for source, why_not in list(kept_versions(lake, spool)):
-        if why_not:
-            yield FileMatches(source, Counter(), frozenset({why_not}))
+def search_versions(lake: "Lake", spool: "Spool | None", needles: Needles) -> Iterator[FileMatches]:
+    """Yield every old version of an object with its matches; see `search_files`."""
+    decrypt_segment = opener(lake.config.encryption_key)
+    for source, reason in list(kept_versions(lake, spool)):
+        if reason:
+            yield FileMatches(source, Counter(), frozenset({reason}))
             continue
-        counts = _search_source(source, sought, opened)
-        yield replace(counts, source=with_lock(source)) if counts.counts else counts
+        matches = _search_source(source, needles, decrypt_segment)
+        yield replace(matches, source=with_lock(source)) if matches.counts else matches
 
 
-def _search_source(source: Source, sought: Needles, opened: Decrypt) -> FileMatches:
-    counts, why = (Counter[str](), set[str]()) if source.is_folder else _search_file(source, sought, opened)
-    if count := sought.count(source.path.encode(errors="replace")):
+def _search_source(source: Source, needles: Needles, decrypt_segment: Decrypt) -> FileMatches:
+    counts, unsearched = Counter[str](), set[str]()
+    if not source.is_folder:
+        counts, unsearched = _search_file(source, needles, decrypt_segment)
+    if count := needles.count(source.path.encode(errors="replace")):
         counts[NAME] = count
-    return FileMatches(source, counts, frozenset(why))
+    return FileMatches(source, counts, frozenset(unsearched))
 
 
-def summarize(matches: Iterable[FileMatches], sought: Needles) -> SearchResult:
-    """Return what was found, by kinds of places."""
+def summarize(matches: Iterable[FileMatches], needles: Needles) -> SearchResult:
+    """Return the matches and the unsearched files, added up by kind of place."""
     amounts: dict[tuple[str, str], list[tuple[str, int]]] = {}
-    missed: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    unsearched: dict[tuple[str, str], list[tuple[str, int]]] = {}
     files = 0
     for match in matches:
         files += not match.source.is_folder
         for where, count in match.counts.items():
             amounts.setdefault((match.source.place, where), []).append((match.source.uri, count))
-        for why in match.unsearched:
-            missed.setdefault((match.source.place, why), []).append((match.source.uri, 1))
-    return SearchResult(_as_traces(amounts, sought), _as_traces(missed, sought), files)
+        for reason in match.unsearched:
+            unsearched.setdefault((match.source.place, reason), []).append((match.source.uri, 1))
+    return SearchResult(_as_traces(amounts, needles), _as_traces(unsearched, needles), files)
 
 
 def opener(keys: str) -> Decrypt:
-    """Return a function that opens encrypted segments by a keyring, as far as it has their keys."""
+    """Return a function that decrypts segments with a keyring; it returns None for segments without a key."""
 
-    def opened(path: str, raw: bytes) -> bytes | None:
+    def decrypt_segment(path: str, raw: bytes) -> bytes | None:
         *_, table, name = ("", *path.split("/"))
         try:
-            named = SegmentName.parse(name)
-            return decrypt(find_key(keys, named.key_id), raw, named.bond(table))
+            segment = SegmentName.parse(name)
+            return decrypt(find_key(keys, segment.key_id), raw, segment.bond(table))
         except (NotASegmentError, EncryptionError, SecretError):
             return None
 
-    return opened
+    return decrypt_segment
 
 
-def _search_file(source: Source, sought: Needles, opened: Decrypt) -> tuple[Counter[str], set[str]]:
-    """Return what is found in one file, and why parts of it were not looked into."""
+def _search_file(source: Source, needles: Needles, decrypt_segment: Decrypt) -> tuple[Counter[str], set[str]]:
+    """Return the matches in a file, and why parts of it could not be searched."""
     counts: Counter[str] = Counter()
-    why: set[str] = set()
+    unsearched: set[str] = set()
     if source.closed:
         return counts, {source.closed}
     try:
         with source.opened() as file:
-            for hit in look(file, source.path, sought, opened):
-                if isinstance(hit, UnsearchedPart):
-                    why.add(hit.why)
+            for part in look(file, source.path, needles, decrypt_segment):
+                if isinstance(part, UnsearchedPart):
+                    unsearched.add(part.why)
                 else:
-                    counts[hit.where] += hit.count
+                    counts[part.where] += part.count
     except FileNotFoundError:
-        pass  # it went while others were looked at
+        pass  # deleted during the search
     except OSError as error:
-        why.add(f"cannot be opened ({type(error).__name__})")
-    return counts, why
+        unsearched.add(f"cannot be opened ({type(error).__name__})")
+    return counts, unsearched
 
 
-def _as_traces(amounts: dict[tuple[str, str], list[tuple[str, int]]], sought: Needles) -> tuple[Trace, ...]:
+def _as_traces(amounts: dict[tuple[str, str], list[tuple[str, int]]], needles: Needles) -> tuple[Trace, ...]:
     return tuple(
         Trace(
-            printable_name(sought.mask_name(place)),
-            printable_name(sought.mask_name(where)),
+            printable_name(needles.mask_name(place)),
+            printable_name(needles.mask_name(where)),
             len(hits),
             sum(count for _, count in hits),
-            tuple(printable_name(sought.mask_name(uri)) for uri, _ in hits[:EXAMPLES]),
+            tuple(printable_name(needles.mask_name(uri)) for uri, _ in hits[:EXAMPLES]),
         )
         for (place, where), hits in sorted(amounts.items())
     )

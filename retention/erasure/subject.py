@@ -1,4 +1,4 @@
-"""Whose data are to be erased, a person's or a run's: which rows go, and which get pseudonyms in the place of names."""
+"""The subject of an erasure, a person or a run: finds its rows, removes them, and replaces names by pseudonyms."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -19,9 +19,9 @@ from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import latest, refuse_unfit
 from ranklake.retention.erasure.contents import LEFT_WORDS, has_text, rows_holding
-from ranklake.retention.erasure.needles import LEAST, WORDS, Needles, needles
+from ranklake.retention.erasure.needles import LEAST, WORDS, Needles, make_needles
 from ranklake.retention.erasure.needles import NAMES as RUN_NAMES
-from ranklake.retention.erasure.search import ARCHIVES, COPIED, COPIES, FOLDER, FileMatches, each, opened_by_others
+from ranklake.retention.erasure.search import ARCHIVES, COPIED, COPIES, FOLDER, FileMatches, make_unsealer, search_files
 from ranklake.retention.policies.model import KEPT
 from ranklake.retention.proposals.erasures import NAME_COLUMNS, NAMED, NAMES, ROWS, Item
 from ranklake.retention.proposals.identities import lake_identity
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from ranklake.retention.subjects.keys import SubjectName
 
 _COST: Final = 2**14
-"""Of scrypt: some 30 ms a try."""
+"""Cost parameter of scrypt: about 30 ms per guess."""
 
 
 class ColumnError(RanklakeError):
-    """A column whose values are about nobody."""
+    """A column does not contain values about people in every table."""
 
 
 class OtherSubjectError(RanklakeError):
-    """Other values than the erasure was approved for."""
+    """The given values are not those of the approved erasure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,133 +56,138 @@ class Subject:
     Attributes
     ----------
     sha256
-        Slow digest of the values, under the lake's identity.
-    sought
-        How the values are looked for: as words.
+        Slow digest of the values, with the lake's identity as salt.
+    needles
+        Search patterns for the values as words.
     run
-        The run, where it is one; else None.
+        Name of the run; None for a person.
     names
-        The values of a person, in small letters.
+        Normalized values of a person.
     """
 
     sha256: str
-    sought: Needles
+    needles: Needles
     run: str | None = None
     names: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def pseudonym(self) -> str:
-        """What takes the place of a value where its row or file has to stay."""
+        """Replacement for a value whose row or file has to stay."""
         return f"{ERASED}{self.sha256[:8]}"
 
     @property
     def keyed(self) -> "tuple[SubjectName, ...]":
-        """Whose keys are the subject's."""
+        """Names under which the subject's keys are stored."""
         return self.names if self.run is None else (RunSubject(self.run),)
 
     @property
     def kind(self) -> str:
-        """Whether it is a person or a run."""
+        """``person`` or ``run``."""
         return "person" if self.run is None else "run"
 
     @property
     def rule(self) -> str:
-        """What of a file counts as the subject's, in words."""
+        """Description of what counts as the subject's in a file."""
         if self.run is not None:
             return "the name of the run, where no longer name has it as its part, in any bytes"
         words = f"values of {LEAST} characters and more, as words, in any bytes"
-        if not self.sought.short.columns:
+        if not self.needles.short.columns:
             return words
-        columns = ", ".join(sorted(self.sought.short.columns))
+        columns = ", ".join(sorted(self.needles.short.columns))
         short = f"shorter values, as all that a column {columns} holds, or in JSON a key of that name, and nowhere else"
-        return f"{words}; {short}" if self.sought.texts else short
+        return f"{words}; {short}" if self.needles.texts else short
 
     def marks(self, rows: pa.Table) -> pa.Array:
-        """Return true where a row is the subject's: it holds a value anywhere; of a run, it is the run's."""
+        """Return a Boolean for each row: whether it is of the run, or contains a value of the person."""
         if self.run is not None and "run" in rows.column_names:
             return pc.fill_null(pc.equal(rows["run"], self.run), fill_value=False).combine_chunks()
-        return rows_holding(rows, self.sought)
+        return rows_holding(rows, self.needles)
 
 
 def subject_of(lake: "Lake", values: Iterable[str], run: str | None = None, columns: Collection[str] = ()) -> Subject:
-    """Return the subject that values name in a lake, or a run; see `subject_under`.
+    """Return the subject in a lake: a person by values, or a run; see `subject_under`.
 
-    It is looked for in what keys of other people sealed, too. Raises `ColumnError` where a column cannot be meant.
+    Its search patterns also match in texts that are sealed under keys of other people. Raises `ColumnError`.
     """
     refuse_columns(lake.catalog, columns)
-    made = subject_under(lake_identity(lake.store), values, run, columns)
-    opened = opened_by_others(lake, made.keyed)
-    return made if opened is None else replace(made, sought=replace(made.sought, opened=opened))
+    subject = subject_under(lake_identity(lake.store), values, run, columns)
+    unseal = make_unsealer(lake, subject.keyed)
+    return subject if unseal is None else replace(subject, needles=replace(subject.needles, unseal=unseal))
 
 
 def refuse_columns(catalog: "Catalog", columns: Iterable[str]) -> None:
-    """Raise `ColumnError` where a column is about nobody in some table that has it, or no table has it."""
-    of: dict[str, set[str]] = {}
+    """Raise `ColumnError` unless each column is text about people in every table that has it."""
+    classes_by_name: dict[str, set[str]] = {}
     for contract in catalog.contracts().values():
         for column in contract.columns:
-            of.setdefault(column.name, set()).add(column.class_ if column.type == "string" else column.type)
-    about = sorted(name for name, classes in of.items() if classes <= {"personal", "pseudonymous"})
+            class_ = column.class_ if column.type == "string" else column.type
+            classes_by_name.setdefault(column.name, set()).add(class_)
+    allowed = sorted(name for name, classes in classes_by_name.items() if classes <= {"personal", "pseudonymous"})
     for name in columns:
-        if name not in about:
+        if name not in allowed:
             message = f"no column {name!r} tells of people in every table that has it"
-            raise ColumnError(message, where="--column", hint=did_you_mean(name, about))
+            raise ColumnError(message, where="--column", hint=did_you_mean(name, allowed))
 
 
 def subject_under(
     identity: str, values: Iterable[str], run: str | None = None, columns: Collection[str] = ()
 ) -> Subject:
-    """Return the subject that values name, or a run, under a lake's identity.
+    """Return the subject for a lake's identity: a person by values, or a run.
 
-    Values that are too short to be words count where they are all that `columns` hold, and are part of the digest
-    together with those. Raises `ranklake.retention.erasure.needles.NeedleError` where they would be found everywhere.
+    Values that are too short to search for as words count only if they are the whole content of one of `columns`.
+    These columns are then part of the digest. Raises `ranklake.retention.erasure.needles.NeedleError` if such values
+    are given without columns.
     """
-    given = [run] if run is not None else list(values)
-    sought = needles(given, within=RUN_NAMES if run is not None else WORDS, columns=() if run is not None else columns)
-    names = sorted({normalized_name(value) for value in given if value.strip()})
-    where = [f"\0in {name}" for name in sorted(sought.short.columns)]
+    texts = [run] if run is not None else list(values)
+    needles = make_needles(
+        texts, within=RUN_NAMES if run is not None else WORDS, columns=() if run is not None else columns
+    )
+    names = sorted({normalized_name(value) for value in texts if value.strip()})
+    where = [f"\0in {name}" for name in sorted(needles.short.columns)]
     text = "\n".join(["person" if run is None else "run", *names, *where])
     digest = hashlib.scrypt(text.encode(), salt=identity.encode(), n=_COST, r=8, p=1, dklen=32)
-    return Subject(digest.hex(), sought, run, () if run is not None else tuple(names))
+    return Subject(digest.hex(), needles, run, () if run is not None else tuple(names))
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Where a subject is looked for, and erased.
+    """Where to search for a subject and erase it: a lake, its spool, and folders.
 
     Attributes
     ----------
     spool
-        None where there is none.
+        The spool; None if there is none.
     folders
-        Local ones: a report's site, Prefect's home.
+        Local folders, such as a report's site or Prefect's home.
     """
 
     lake: "Lake"
     spool: "Spool | None" = None
     folders: tuple[Path, ...] = ()
 
-    def each(self, subject: "Subject", progress: "Progress | None" = None) -> Iterator[FileMatches]:
-        """Yield every file, with what is found of a subject in it."""
-        yield from each(self.lake, self.spool, subject.sought, self.folders, progress=progress)
+    def search(self, subject: "Subject", progress: "Progress | None" = None) -> Iterator[FileMatches]:
+        """Yield every file with the matches of a subject in it."""
+        yield from search_files(self.lake, self.spool, subject.needles, self.folders, progress=progress)
 
     def spooled(self, files: Iterable[FileMatches]) -> list[str]:
-        """Return the paths of segments and packs in the spool in which something was found."""
-        top = "\0" if self.spool is None else f"{self.spool.root}/"
-        now = (file.source for file in files if file.counts and file.source.version is None)
-        hit = [source.uri for source in now if not source.is_folder]
-        return [path for path in hit if path.startswith(top) and "/segments/" in path]
+        """Return the paths of the segments and packs in the spool that have matches."""
+        if self.spool is None:
+            return []
+        sources = (file.source for file in files if file.counts and file.source.version is None)
+        paths = [source.uri for source in sources if not source.is_folder]
+        return [path for path in paths if path.startswith(f"{self.spool.root}/") and "/segments/" in path]
 
 
 @dataclass(frozen=True, slots=True)
 class DatedRows:
-    """Rows of a partition that go, or whose names do.
+    """Rows of a partition that are erased, or whose names become pseudonyms.
 
     Attributes
     ----------
     files, live
-        Those that hold them, and all of the partition: rows of `ranklake.lake.tables.live_files.files`.
+        The files with these rows, and all files of the partition: rows of `ranklake.lake.tables.live_files.files`.
     slot_files
-        In which they were recorded: table, incarnation, segment.
+        The slot files in which they were recorded: table, incarnation, segment.
     """
 
     item: Item
@@ -192,23 +197,23 @@ class DatedRows:
 
 
 def is_accounting_table(contract: "Contract") -> bool:
-    """Return whether a table does the accounting, so that no erasure takes its rows."""
+    """Return whether rows of a table are always kept, so that an erasure does not remove them."""
     return contract.retention in KEPT
 
 
-def why_it_stays(catalog: "Catalog", subject: "Subject", matches: FileMatches) -> str:
-    """Return why a file in which a subject is found is not touched; empty if it is."""
+def stay_reason(catalog: "Catalog", subject: "Subject", matches: FileMatches) -> str:
+    """Return why a file with matches is left as it is; empty if the erasure changes it."""
     if matches.source.place == COPIED:
         return "" if subject.run is None else "bytes of an artifact, which goes with the last run that refers to it"
     top, _, rest = matches.source.path.partition("/")
     if matches.source.place.startswith((FOLDER, COPIES, ARCHIVES, "segments in", "records of imports")):
         return ""
     table = rest.partition("/")[0]
-    known = catalog.contracts().get(table)
+    contract = catalog.contracts().get(table)
     if (
         top == "tables"
-        and known is not None
-        and is_accounting_table(known)
+        and contract is not None
+        and is_accounting_table(contract)
         and table != NAMED
         and "/_delta_log/" not in f"/{rest}"
     ):
@@ -217,7 +222,7 @@ def why_it_stays(catalog: "Catalog", subject: "Subject", matches: FileMatches) -
 
 
 def subject_rows(tables: "Tables", subject: "Subject", contract: "Contract") -> Iterator[DatedRows]:
-    """Yield what goes of a table, by date; of accounting tables only names in ``segments``."""
+    """Yield the subject's rows of a table, by date. Of tables that are always kept, only names in ``segments``."""
     named = contract.table == NAMED
     handle = latest(tables, contract.table)
     if handle is None or (is_accounting_table(contract) and not named):
@@ -232,39 +237,42 @@ def subject_rows(tables: "Tables", subject: "Subject", contract: "Contract") -> 
         slot_files: set[SlotFile] = set()
         total = 0
         for path, rows in read_some(tables, contract, partition, columns):
-            mine = rows.filter(subject.marks(rows.select(texts)))
-            if mine.num_rows:
-                counts[path] = mine.num_rows
-                total += keys_digest(mine, keys)
-                slot_files |= _slot_files(contract, mine)
+            matches = rows.filter(subject.marks(rows.select(texts)))
+            if matches.num_rows:
+                counts[path] = matches.num_rows
+                total += keys_digest(matches, keys)
+                slot_files |= _slot_files(contract, matches)
         if counts:
             digest = None if contract.kind == "derived" else digest_text(total)
             place = NAMES if named else ROWS
             item = Item(place, contract.table, day, None, sum(counts.values()), len(counts), digest)
-            hit = partition.filter(pc.is_in(partition["path"], value_set=pa.array(list(counts))))
-            yield DatedRows(item, hit, partition, frozenset(slot_files))
+            matching_files = partition.filter(pc.is_in(partition["path"], value_set=pa.array(list(counts))))
+            yield DatedRows(item, matching_files, partition, frozenset(slot_files))
 
 
 def files_with_left_words(lake: "Lake", files_found: "Iterable[FileMatches]") -> dict[str, list[str]]:
-    """Paths of live files, by table, whose dictionaries hold a value that no row has; none of accounting tables."""
+    """Return the paths of live files, by table, whose Parquet dictionaries contain a value that no row has.
+
+    Tables that are always kept are left out.
+    """
     paths: dict[str, list[str]] = {}
     for match in files_found:
         top, _, rest = match.source.path.partition("/")
         table, _, path = rest.partition("/")
         is_own = top == "tables" and match.source.uri == lake.path(match.source.path)
         if is_own and match.source.version is None and any(where.startswith(LEFT_WORDS) for where in match.counts):
-            known = lake.contracts().get(table)
-            if known is not None and (table == NAMED or not is_accounting_table(known)):
+            contract = lake.contracts().get(table)
+            if contract is not None and (table == NAMED or not is_accounting_table(contract)):
                 paths.setdefault(table, []).append(path)
     return paths
 
 
-def written_anew(
+def rewrite_files(
     lake: "Lake", table: str, paths: Sequence[str], number: int
 ) -> "tuple[pa.Table, pa.Table, list[DataFile]]":
-    """Write live files of a table again as they are, with the words of their own rows alone; commit nothing.
+    """Write live files of a table again with the same rows, so that their dictionaries have only values of rows.
 
-    Returns the files to drop, all live files of their dates, and the new ones. Raises
+    Commits nothing. Returns the files to drop, all live files of their dates, and the new files. Raises
     `ranklake.lake.tables.live_files.DamagedFileError`.
     """
     contract, handle = lake.contract(table), latest(lake.tables, table)
@@ -284,9 +292,9 @@ def _slot_files(contract: "Contract", rows: pa.Table) -> set[SlotFile]:
 
 
 def rewrite_partition(lake: "Lake", subject: "Subject", dated: DatedRows, number: int) -> "list[DataFile]":
-    """Write the files of a partition without the rows that go, or with pseudonyms; commit nothing.
+    """Write the files of a partition without the subject's rows, or with pseudonyms; return the new files.
 
-    Raises `ranklake.lake.tables.live_files.DamagedFileError`.
+    Commits nothing. Raises `ranklake.lake.tables.live_files.DamagedFileError`.
     """
     contract = lake.contract(dated.item.table or "")
     if dated.item.place == NAMES:
@@ -296,30 +304,33 @@ def rewrite_partition(lake: "Lake", subject: "Subject", dated: DatedRows, number
             for file in append_files(lake.store, contract, with_pseudonyms(rows, subject), number)
         ]
     texts = text_columns(contract)
-    taken = remove_rows(lake.tables, contract, number, dated.files, lambda rows: subject.marks(rows.select(texts)))
-    return [file for _, added, _ in taken for file in added]
+    changes = remove_rows(lake.tables, contract, number, dated.files, lambda rows: subject.marks(rows.select(texts)))
+    return [file for _, added, _ in changes for file in added]
 
 
 def with_pseudonyms(rows: pa.Table, subject: "Subject") -> pa.Table:
-    """Return rows of ``segments`` with pseudonyms in the place of names."""
+    """Return rows of ``segments`` with pseudonyms instead of the subject's names."""
     for name in NAME_COLUMNS:
         values = rows[name].to_pylist()
-        changed = [None if text is None else subject.sought.replace(text, subject.pseudonym) for text in values]
-        at = rows.schema.get_field_index(name)
-        rows = rows.set_column(at, rows.schema.field(at), pa.array(changed, rows.schema.field(at).type))
+        changed = [None if text is None else subject.needles.replace(text, subject.pseudonym) for text in values]
+        index = rows.schema.get_field_index(name)
+        rows = rows.set_column(index, rows.schema.field(index), pa.array(changed, rows.schema.field(index).type))
     return rows
 
 
 def text_columns(contract: "Contract") -> list[str]:
-    """Return the columns of a table that can hold text."""
+    """Return the columns of a table that can contain text."""
     return [field.name for field in arrow_schema(contract) if has_text(field.type)]
 
 
 def marks_in(catalog: "Catalog", subject: "Subject", table: str, rows: pa.Table) -> pa.Array:
-    """Return which rows of a table are the subject's, whichever of its columns they have, and however."""
+    """Return a Boolean for each row of a table: whether it is the subject's.
+
+    The rows may lack columns of the table, or have dictionary encoded columns.
+    """
     texts = [name for name in text_columns(catalog.contract(table)) if name in rows.column_names]
     plain = rows.select(texts)
-    for at, column in enumerate(plain.schema):
+    for index, column in enumerate(plain.schema):
         if pa.types.is_dictionary(column.type):
-            plain = plain.set_column(at, column.name, plain[column.name].cast(column.type.value_type))
+            plain = plain.set_column(index, column.name, plain[column.name].cast(column.type.value_type))
     return subject.marks(plain)

@@ -1,11 +1,11 @@
-"""A legal hold and its release, as rows of the audit log.
+"""Legal holds and their releases, as rows of the audit log.
 
-Releases of legal holds: proposed by one person, approved by others; from then on the hold holds no more.
+One person proposes a release and others approve it. The hold ends with the last required approval:
 
-    propose ─▶ approve, as often as its risk takes ─▶ row ``hold_release.applied``: the hold ended then
+    propose ─▶ approve, as often as the risk requires ─▶ row ``hold_release.applied``: the hold ends at its time
 
-All of it are rows of the audit trail, as the hold is. No rows of tables change, so nothing is applied by a plan: what
-the hold kept goes by the rules again.
+A hold and its release exist only as rows of the audit log. No plan is needed, since no rows of tables change.
+Afterwards the rules apply again to the rows that were on hold.
 """
 
 import json
@@ -43,7 +43,7 @@ TRAIL: Final = Path("audit")
 
 
 class HoldError(RanklakeError):
-    """A hold that would protect nothing, or that says nothing; none was set."""
+    """A hold or its release is invalid. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +53,15 @@ class Hold:
     Attributes
     ----------
     name
-        Its identity, a digest of what it says.
+        Name with a digest of the selectors, the end and the reason.
     rule
-        What it is about, and why; its owner is who set it.
+        The selectors and the reason, as a rule without a period. Its owner is the person who set the hold.
     first, last
-        Dates of the rows that it is about; None if it has no such bound.
+        First and last date of the rows; None without that bound.
     until
-        First day on which it does not hold any more.
+        First day on which the hold no longer applies.
     since
-        When it was set.
+        Time at which it was set.
     """
 
     name: str
@@ -72,11 +72,11 @@ class Hold:
     since: datetime
 
     def covers(self, day: date) -> bool:
-        """Return whether it is about rows of a date."""
+        """Return whether the hold covers rows of a date."""
         return (self.first is None or self.first <= day) and (self.last is None or day <= self.last)
 
     def plain(self) -> dict[str, Any]:
-        """Return plain JSON values; who set it is in the audit log alone."""
+        """Return plain JSON values, without the person who set the hold."""
         return {
             "hold": self.name,
             "where": {key: list(texts) for key, texts in self.rule.where.items()},
@@ -89,7 +89,7 @@ class Hold:
 
 
 def all_holds(tables: "Tables") -> list[Hold]:
-    """Return every hold that was ever set, the oldest first."""
+    """Return all holds that were ever set, the oldest first."""
     return [_hold(row) for row in trail(tables) if row["action"] == ACTION]
 
 
@@ -102,7 +102,7 @@ def _hold(row: Mapping[str, Any]) -> Hold:
 
 
 def span(texts: Sequence[str]) -> tuple[date | None, date | None]:
-    """Return the bounds of ``FROM..TO``, of which one may be left out, or of one date."""
+    """Return the bounds of a range ``FROM..TO``, one of which may be missing, or of a single date."""
     if not texts:
         return None, None
     if len(texts) > 1:
@@ -119,20 +119,20 @@ def span(texts: Sequence[str]) -> tuple[date | None, date | None]:
 
 
 _ENDS: Final = {kind.begin: kind.applied for kind in (RETENTION_PLANS, ERASURES)} | {PURGE_BEGIN: ""}
-"""Action of the trail's row that says that an application began, and of the one that says that it ended. Of the end of
-a purge the register alone tells."""
+"""Action of the audit row that ends an application, by the action that begins it. A purge has no such row: only the
+register records its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BegunApplication:
-    """An application, or a purge of kept files, that began before a hold was set, and had not ended by then.
+    """An application or a purge that had begun, and not ended, when a hold was set.
 
     Attributes
     ----------
     proposal
-        Name of what is applied; of a purge, the retention plan whose files go.
+        Name of the proposal; for a purge, the name of the retention plan.
     row
-        Row of the audit trail that says that it began.
+        Number of the audit row of the begin.
     """
 
     proposal: str
@@ -144,31 +144,31 @@ class BegunApplication:
 
 
 def begun_before(lake: "Lake", hold: Hold) -> list[BegunApplication]:
-    """Return what had begun before a hold and may be about its rows, in the order of the trail.
+    """Return the applications that began before a hold and may remove rows that it covers, in the order of the log.
 
-    One that died before it wrote its plan is among them: whoever applies it again looks at holds again. Raises what
-    reading the trail and the registers raises.
+    This includes applications that crashed before they wrote a plan. These check holds again when they are repeated.
+    Raises the errors of reading the audit log and the registers.
     """
     rows = trail(lake.tables)
     number = next(row["seq"] for row in rows if (row["action"], row["subject"]) == (ACTION, hold.name))
     earlier = {(row["action"], row["subject"]): row["seq"] for row in rows if row["seq"] < number}
-    open_ = {
+    unfinished = {
         subject: row
         for (action, subject), row in earlier.items()
         if action in _ENDS and (_ENDS[action], subject) not in earlier
     }
-    known: dict[str, RetentionPlan | Erasure] = {}
-    if open_:
-        known = {**RETENTION_PLANS.register(lake), **ERASURES.register(lake)}
+    proposals: dict[str, RetentionPlan | Erasure] = {}
+    if unfinished:
+        proposals = {**RETENTION_PLANS.register(lake), **ERASURES.register(lake)}
     return [
         BegunApplication(proposal=name, row=row)
-        for name, row in sorted(open_.items(), key=lambda entry: entry[1])
-        if name in known and _may_take(lake.catalog, known[name], hold)
+        for name, row in sorted(unfinished.items(), key=lambda entry: entry[1])
+        if name in proposals and _may_remove_held(lake.catalog, proposals[name], hold)
     ]
 
 
-def _may_take(catalog: "Catalog", proposal: RetentionPlan | Erasure, hold: Hold) -> bool:
-    """Return whether what a proposal takes may be held, and was not gone, or safe, before the hold was set."""
+def _may_remove_held(catalog: "Catalog", proposal: RetentionPlan | Erasure, hold: Hold) -> bool:
+    """Return whether a proposal may remove rows that a hold covers: it is not void, and was not purged before."""
     purged = proposal.purged if isinstance(proposal, RetentionPlan) else None
     if proposal.void_because or (purged is not None and purged < hold.since):
         return False
@@ -176,11 +176,11 @@ def _may_take(catalog: "Catalog", proposal: RetentionPlan | Erasure, hold: Hold)
 
 
 def _is_about(catalog: "Catalog", hold: Hold, item: RetentionItem | ErasureItem) -> bool:
-    if item.table is None:  # of an erasure, what is no row
+    if item.table is None:  # an item of an erasure without a table
         return False
-    known = catalog.contracts().get(item.table.removeprefix(RAW).removeprefix(ARCHIVED_ROWS))
-    is_of_day = item.partition_date is None or hold.covers(item.partition_date)
-    return is_of_day and (known is None or hold.rule.may_match(known))
+    contract = catalog.contracts().get(item.table.removeprefix(RAW).removeprefix(ARCHIVED_ROWS))
+    covers_date = item.partition_date is None or hold.covers(item.partition_date)
+    return covers_date and (contract is None or hold.rule.may_match(contract))
 
 
 PREFIX: Final = "release-of-"
@@ -188,33 +188,33 @@ PREFIX: Final = "release-of-"
 
 @dataclass(frozen=True, slots=True)
 class HoldRelease(Proposal):
-    """The release of a hold; there is one for each."""
+    """A proposal to release a hold. Each hold has at most one."""
 
     hold: str
 
     @property
     def items_sha256(self) -> str:
-        """Digest of the hold's name, which is a digest of what it says."""
+        """Digest of the hold's name, which contains a digest of the hold."""
         return digest_of([self.hold])
 
     @property
     def intact(self) -> bool:
-        """Whether its name is that of its hold."""
+        """Whether the name matches the hold."""
         return self.name == f"{PREFIX}{self.hold}"
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What the trail says of it."""
+        """Details of its audit rows for approval and begin."""
         return {"hold": self.hold}
 
     @property
     def outcome(self) -> Mapping[str, Any]:
-        """What the trail says when it holds no more."""
+        """Details of the audit row that ends the hold."""
         return self.facts
 
     @property
     def risk(self) -> Risk:
-        """What it puts at stake: what was held goes by the rules, for good."""
+        """Unknown size, and irreversible: the rules may delete the rows afterwards."""
         return Risk()
 
     def plain(self) -> dict[str, Any]:
@@ -224,19 +224,19 @@ class HoldRelease(Proposal):
 
 
 def register(lake: "Lake") -> dict[str, HoldRelease]:
-    """Return the releases of all holds by name; one is approved when it took effect."""
-    gone = release_times(lake)
+    """Return the releases of all holds by name. A release is approved when its hold has ended."""
+    times = release_times(lake)
     releases = [
-        HoldRelease(f"{PREFIX}{hold.name}", hold.name, approved=gone.get(hold.name)) for hold in all_holds(lake.tables)
+        HoldRelease(f"{PREFIX}{hold.name}", hold.name, approved=times.get(hold.name)) for hold in all_holds(lake.tables)
     ]
-    return {one.name: one for one in releases}
+    return {release.name: release for release in releases}
 
 
 def release_times(lake: "Lake") -> dict[str, datetime]:
-    """Return when holds were released, by name.
+    """Return the times at which holds were released, by name of the hold.
 
-    A row that says so counts where enough people had approved then, by the keys or names of today: whoever writes a row
-    into the trail releases nothing.
+    A release row counts only if enough people had approved by then, checked with the keys or names of today. So a row
+    that somebody adds to the audit log without approvals releases nothing.
     """
     trail = recorded_actions(lake.tables, HOLD_RELEASES)
     dates: dict[str, datetime] = {}
@@ -249,7 +249,7 @@ def release_times(lake: "Lake") -> dict[str, datetime]:
 
 
 def propose(lake: "Lake", hold: str, by: str, signing: Signing = NOT_SIGNING) -> HoldRelease:
-    """Propose to release a hold; whoever does may not approve it. Raises `UnknownProposalError`."""
+    """Propose to release a hold. The proposer may not approve the release. Raises `UnknownProposalError`."""
     lifecycle.propose(lake, HOLD_RELEASES, f"{PREFIX}{hold}", by, signing)
     return HOLD_RELEASES.find(lake, f"{PREFIX}{hold}")
 
@@ -261,9 +261,9 @@ def approve(
     reason: str | None = None,
     **options: Unpack[lifecycle.ApprovalOptions],
 ) -> tuple[HoldRelease, bool]:
-    """Approve the release of a hold; once enough people did, it holds no more. See `lifecycle.approve`.
+    """Approve the release of a hold. The last required approval ends the hold. See `lifecycle.approve`.
 
-    Raises `HoldError` where nobody proposed it.
+    Raises `HoldError` if nobody proposed the release.
     """
     name = f"{PREFIX}{hold}"
     release = HOLD_RELEASES.find(lake, name)
@@ -287,4 +287,4 @@ HOLD_RELEASES: Final = ProposalKind(
     register=register,
     add_approval=_take_effect,
 )
-"""Releases of holds as proposals: `ranklake.retention.proposals.lifecycle` has them approved."""
+"""Releases of holds as proposals, for `ranklake.retention.proposals.lifecycle`."""

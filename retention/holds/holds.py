@@ -1,9 +1,9 @@
-"""Legal holds: rows that nothing may take until a day. Each is a row of the audit trail, so nobody can lift it unseen.
+"""Sets legal holds and finds the rows that they cover. Nothing may remove these rows until the hold ends.
 
     set_hold ──▶ audit row ``retention.hold`` ──holds_of──▶ plans, applications, explanations: before every rule
 
-A hold is about rows as a rule is, and perhaps about some dates only. It ends on its day, or when its release was
-approved (`ranklake.retention.holds.hold`).
+A hold selects rows as a rule does, optionally of some dates only. It ends on its day, or when its release is approved
+(`ranklake.retention.holds.hold`).
 """
 
 import hashlib
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _KIND, _STEP = ACTION.split(".")
 _MEASURED: Final = ("scalars", "distributions", "downsampled")
-"""Tables whose rows are of a metric."""
+"""Tables with a column ``metric``."""
 
 
 def set_hold(
@@ -65,23 +65,23 @@ def set_hold(
     signing: Signing = NOT_SIGNING,
     future_names: bool = False,
 ) -> Hold:
-    """Set a hold, and return it; one that says the same stays as it is.
+    """Set a hold and return it. An equal hold that exists already is returned unchanged.
 
-    What an application that died left half done is finished first: what was begun before the hold is not held.
+    Unfinished applications of retention plans are finished first, since the hold does not cover what they remove.
 
     Parameters
     ----------
     where
-        ``key=text`` each, of the keys of rules, or ``date=FROM..TO``; texts of one key are alternatives.
+        Selectors ``key=text`` as in rules, or ``date=FROM..TO``; texts of one key are alternatives.
     signing
-        What signs, where the lake takes signatures.
+        The key or signed statement, if the lake requires signatures.
     future_names
-        Whether runs, teams, tags, environments and metrics may be named that nothing has yet.
+        Whether unknown runs, teams, tags, environments and metrics are accepted.
 
     Raises
     ------
     HoldError
-        A key or a name does not exist, nothing is said, or the day is past. Nothing was changed.
+        A key or name does not exist, the selectors or the reason are empty, or the day is past. Nothing was changed.
     DowngradeError, SignatureError, NobodyError, StatementError, SignersError, SecretError
         As for `ranklake.retention.proposals.lifecycle.propose`. Nothing was changed.
     """
@@ -94,7 +94,7 @@ def set_hold(
         note_mode(lake, trail, who.name)
         signed = {**details, DIGEST: about.items_sha256, **who.details}
         record(lake, who.name, ACTION, about.proposal, reason, signed, once=True)
-    return next(one for one in all_holds(lake.tables) if one.name == about.proposal)
+    return next(hold for hold in all_holds(lake.tables) if hold.name == about.proposal)
 
 
 def hold_statement(
@@ -106,7 +106,7 @@ def hold_statement(
     *,
     future_names: bool = False,
 ) -> str:
-    """Return the text that somebody would sign who sets a hold. Raises `HoldError`."""
+    """Return the text to sign for setting a hold. Raises `HoldError`."""
     _, about = _hold_details(lake, where, reason, until, None, future_names=future_names)
     return statement_of(lake, about, _STEP, by, reason).text
 
@@ -120,7 +120,7 @@ def _hold_details(
     *,
     future_names: bool,
 ) -> tuple[dict[str, Any], SignedSubject]:
-    """Return what the trail says of a hold, and what is signed. Raises `HoldError`."""
+    """Return the details of a hold's audit row, and the signed subject. Raises `HoldError`."""
     if until <= (today or datetime.now(UTC).date()):
         raise HoldError(f"{until} is past", where="--until", hint="name a day to come")
     if not reason.strip():
@@ -134,18 +134,18 @@ def _hold_details(
 
 
 def rows_held(lake: "Lake", hold: Hold) -> int:
-    """Return how many stored rows a hold is about."""
+    """Return the number of stored rows that a hold covers."""
     runs = run_facts(lake.tables, [hold.rule])
     rows = 0
-    for known in lake.contracts().values():
-        handle = latest(lake.tables, known.table) if hold.rule.may_match(known) else None
+    for table in lake.contracts().values():
+        handle = latest(lake.tables, table.table) if hold.rule.may_match(table) else None
         if handle is None:
             continue
         live = files(handle)
         matching = live.filter(
             pa.array([day is not None and hold.covers(day) for day in live["date"].to_pylist()], pa.bool_())
         )
-        parts = Parts(lake, known, (), (hold.rule,), runs)
+        parts = Parts(lake, table, (), (hold.rule,), runs)
         if not parts.columns:
             rows += int(pc.sum(matching["num_records"]).as_py() or 0)
             continue
@@ -155,7 +155,7 @@ def rows_held(lake: "Lake", hold: Hold) -> int:
 
 
 def count_held(lake: "Lake", contract: "Contract", rows: pa.Table, hold: Hold, facts: RunFacts) -> int:
-    """Return how many of some rows of a table a hold covers, on any date."""
+    """Return how many of the given rows of a table a hold covers, regardless of their dates."""
     parts = Parts(lake, contract, (), (hold.rule,), facts)
     if not parts.columns:
         return int(rows.num_rows) if parts.of_table().level is Level.HOLD else 0
@@ -163,14 +163,14 @@ def count_held(lake: "Lake", contract: "Contract", rows: pa.Table, hold: Hold, f
 
 
 def holds_of(lake: "Lake", day: date) -> list[Hold]:
-    """Return the holds that hold on a day: until their own, and as long as nobody released them."""
+    """Return the holds in force on a day: not ended by that day, and not released."""
     active = [hold for hold in all_holds(lake.tables) if day < hold.until]
-    gone = release_times(lake) if active else {}
-    return [one for one in active if one.name not in gone]
+    released = release_times(lake) if active else {}
+    return [hold for hold in active if hold.name not in released]
 
 
 def rules_on(holds: Sequence[Hold], day: date) -> tuple[Rule, ...]:
-    """Return what holds say of rows of a date, as rules."""
+    """Return the rules of the holds that cover a date."""
     return tuple(hold.rule for hold in holds if hold.covers(day))
 
 
@@ -189,25 +189,26 @@ def _conditions(where: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _refuse_unknown(lake: "Lake", conditions: Mapping[str, Sequence[str]], *, future_names: bool) -> None:
-    """Raise `HoldError` for names that nothing has: such a hold would protect nothing."""
+    """Raise `HoldError` for unknown names, and for conditions that no table or no run meets together."""
     contracts = lake.contracts()
-    known: dict[str, Collection[str]] = {
+    table_names: dict[str, Collection[str]] = {
         "table": contracts,
-        "class": {one.retention for one in contracts.values()},
+        "class": {contract.retention for contract in contracts.values()},
         "kind": ALL_KINDS,
         "severity": SEVERITIES,
     }
-    of_rows = {} if future_names else _names_in(lake, conditions)
-    for key, names in (known | of_rows).items():
+    row_names = {} if future_names else _names_in(lake, conditions)
+    for key, names in (table_names | row_names).items():
         for text in conditions.get(key, ()):
             if not any(fnmatchcase(name, text) for name in names):
                 hint = did_you_mean(text, names)
-                if key in of_rows:
+                if key in row_names:
                     hint += f"{'; ' if hint else ''}if rows with that name are yet to come, add --future-names"
                 raise HoldError(f"there is no {key} {text!r}", where="--where", hint=hint)
-    of_runs = {key: texts for key, texts in conditions.items() if key in RUN_KEYS}
-    if len(of_runs) > 1 and not future_names and not _is_of_a_run(lake.tables, of_runs):
-        message = f"no run has all of {', '.join(f'{key}={text}' for key, texts in of_runs.items() for text in texts)}"
+    run_conditions = {key: texts for key, texts in conditions.items() if key in RUN_KEYS}
+    if len(run_conditions) > 1 and not future_names and not _any_run_matches(lake.tables, run_conditions):
+        pairs = ", ".join(f"{key}={text}" for key, texts in run_conditions.items() for text in texts)
+        message = f"no run has all of {pairs}"
         raise HoldError(message, where="--where", hint="set a hold for each, or add --future-names")
     rule = Rule(
         "", {key: tuple(texts) for key, texts in conditions.items() if key != DATE}, "", "", "", Place(TRAIL, 0)
@@ -217,20 +218,20 @@ def _refuse_unknown(lake: "Lake", conditions: Mapping[str, Sequence[str]], *, fu
 
 
 def _names_in(lake: "Lake", conditions: Mapping[str, Sequence[str]]) -> dict[str, Collection[str]]:
-    """Return the names that rows have, or had, of those keys that are asked for."""
-    known: dict[str, Collection[str]] = {}
+    """Return the names that rows have, or had, for the keys of the conditions."""
+    names: dict[str, Collection[str]] = {}
     if conditions.keys() & RUN_KEYS:
         facts = all_run_facts(lake.tables)
         runs = read(lake.tables, contract("segments"), ["run"])["run"].unique().to_pylist()
-        known["run"] = {run for run in (*runs, *facts) if run}
+        names["run"] = {run for run in (*runs, *facts) if run}
         for key in RUN_KEYS - {"run"}:
-            known[key] = {text for fact in facts.values() for text in fact.get(key, ())}
+            names[key] = {text for fact in facts.values() for text in fact.get(key, ())}
     if "metric" in conditions:
-        known["metric"] = {
+        names["metric"] = {
             *lake.catalog.metrics(),
             *(name for table in _MEASURED for name in _stored_metrics(lake, table)),
         }
-    return known
+    return names
 
 
 def _stored_metrics(lake: "Lake", table: str) -> list[str]:
@@ -241,16 +242,16 @@ def _stored_metrics(lake: "Lake", table: str) -> list[str]:
     return [name for name in rows["metric"].to_pylist() if name]
 
 
-def _is_of_a_run(tables: "Tables", conditions: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether some run has a name of each key."""
+def _any_run_matches(tables: "Tables", conditions: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether any run meets all conditions."""
     return any(
         all(
             any(
                 fnmatchcase(text, pattern)
                 for text in ({run} if key == "run" else facts.get(key, ()))
-                for pattern in some
+                for pattern in patterns
             )
-            for key, some in conditions.items()
+            for key, patterns in conditions.items()
         )
         for run, facts in all_run_facts(tables).items()
     )

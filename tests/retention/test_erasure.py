@@ -46,7 +46,7 @@ from ranklake.retention.erasure.apply import apply, approve
 from ranklake.retention.erasure.archived import HeldError
 from ranklake.retention.erasure.certificate import Certificate, verify_alone, verify_with_lake
 from ranklake.retention.erasure.contents import rows_holding
-from ranklake.retention.erasure.needles import WORDS, NeedleError, needles
+from ranklake.retention.erasure.needles import WORDS, NeedleError, make_needles
 from ranklake.retention.erasure.places import NotIngestedError
 from ranklake.retention.erasure.plan import NothingToEraseError, make_plan, propose
 from ranklake.retention.erasure.search import ARCHIVES, BACK, KEPT, search
@@ -393,15 +393,15 @@ def test_a_certificate_that_was_altered_does_not_hold(site):
 @given(st.text("ab .-_@\\n%0", max_size=6), st.text("ab .-_@\\n%0", max_size=6))
 def test_a_value_counts_as_a_word_in_texts_and_bytes_alike(before, behind):
     """What stands beside a value tells, in the same way, whether a row goes and whether the search finds it."""
-    sought = needles(["ada.lovelace"], within=WORDS)
+    needles = make_needles(["ada.lovelace"], within=WORDS)
     text = f"{before}ada.lovelace{behind}"
-    counts = sought.count(text.encode()) > 0
-    (mark,) = rows_holding(pa.table({"t": [text]}), sought).to_pylist()
+    counts = needles.count(text.encode()) > 0
+    (mark,) = rows_holding(pa.table({"t": [text]}), needles).to_pylist()
     assert mark == counts
     is_alone = not (before[-1:].isalnum() or behind[:1].isalnum())
     assert counts or not is_alone
     plain = not {"\\", "%"} & set(before)
-    assert not plain or counts == is_alone == (sought.count(f" {text}".encode("utf-16-le")) > 0)
+    assert not plain or counts == is_alone == (needles.count(f" {text}".encode("utf-16-le")) > 0)
 
 
 def test_the_guide_is_true(site, tmp_path, capsys, monkeypatch):

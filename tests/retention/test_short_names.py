@@ -14,7 +14,7 @@ from subjects import ADA, GRACE
 from ranklake.cli import run
 from ranklake.lake.query.sql import query
 from ranklake.lake.rollups.runner import run_rollups
-from ranklake.retention.erasure.needles import WORDS, NeedleError, needles
+from ranklake.retention.erasure.needles import WORDS, NeedleError, make_needles
 from ranklake.retention.erasure.subject import ColumnError, subject_of
 from ranklake.retention.proposals.erasures import ERASURES
 from ranklake.retention.subjects.store import KeyStore
@@ -120,6 +120,6 @@ def test_without_a_column_a_short_value_is_refused(site):
 )
 def test_what_counts_in_json(raw, count):
     """The value of a key that is called like the column, escaped or not; no part of a longer one."""
-    sought = needles(["bob"], within=WORDS, columns=["user"])
-    assert sought.count(raw.encode()) == count
-    assert sought.count(sought.replace(raw, "x").encode()) == 0
+    needles = make_needles(["bob"], within=WORDS, columns=["user"])
+    assert needles.count(raw.encode()) == count
+    assert needles.count(needles.replace(raw, "x").encode()) == 0

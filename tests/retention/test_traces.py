@@ -32,8 +32,8 @@ from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import LakeConfig
-from ranklake.retention.erasure.contents import ContentMatch, UnsearchedPart, holding, look
-from ranklake.retention.erasure.needles import WORDS, NeedleError, needles
+from ranklake.retention.erasure.contents import ContentMatch, UnsearchedPart, look, match_values
+from ranklake.retention.erasure.needles import WORDS, NeedleError, make_needles
 from ranklake.retention.erasure.search import search
 from ranklake.retention.erasure.subject import subject_under
 
@@ -203,24 +203,24 @@ def test_a_long_value_of_a_database_is_found():
     """SQLite breaks it in two where a page ends, with a number between: its bytes alone would not tell."""
     for behind in range(4060, 4110, 3):
         text = "-" * 5000 + "ada.lovelace" + "-" * behind
-        told = list(look(io.BytesIO(database(text)), "x.db", needles(["Ada.Lovelace"]), lambda *_: None))
+        told = list(look(io.BytesIO(database(text)), "x.db", make_needles(["Ada.Lovelace"]), lambda *_: None))
         assert ContentMatch("table t", 1) in told
     damaged = bytearray(database("-" * 9000))
     damaged[100:200] = b"\xff" * 100
-    told = list(look(io.BytesIO(damaged), "x.db", needles(["ada.lovelace"]), lambda *_: None))
+    told = list(look(io.BytesIO(damaged), "x.db", make_needles(["ada.lovelace"]), lambda *_: None))
     assert told == [UnsearchedPart("a database that cannot be read (DatabaseError)")]
 
 
 def test_what_comes_before_damage_is_looked_into():
     """Of packed bytes whose end is damaged, or followed by others."""
     raw = gzip.compress(b"-" * 999 + b"ada.lovelace") + b"junk"
-    told = list(look(io.BytesIO(raw), "x.gz", needles(["ada.lovelace"]), lambda *_: None))
+    told = list(look(io.BytesIO(raw), "x.gz", make_needles(["ada.lovelace"]), lambda *_: None))
     assert {type(one) for one in told} == {ContentMatch, UnsearchedPart}
 
 
 def test_a_value_is_never_looked_for_without_some_of_its_letters():
     """Latin-1 has no Chinese; what it has of a name is another text, which stands everywhere."""
-    assert list(look(io.BytesIO(b"the user rows"), "x", needles(["王伟 user"]), lambda *_: None)) == []
+    assert list(look(io.BytesIO(b"the user rows"), "x", make_needles(["王伟 user"]), lambda *_: None)) == []
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -232,9 +232,9 @@ def test_a_form_is_found(form):
         ("ada.lovelace", "grace.h"),
     ):
         raw = FORMS[form](text)
-        told = list(look(io.BytesIO(raw), "x", needles([text]), lambda *_: None))
+        told = list(look(io.BytesIO(raw), "x", make_needles([text]), lambda *_: None))
         assert any(isinstance(one, ContentMatch) for one in told), text
-        assert list(look(io.BytesIO(raw), "x", needles([other]), lambda *_: None)) == []
+        assert list(look(io.BytesIO(raw), "x", make_needles([other]), lambda *_: None)) == []
 
 
 SAME = [
@@ -261,28 +261,28 @@ WRITTEN = {
 def test_case_and_form_of_letters_make_no_other_value(value, stored):
     """A search, and an erasure, know a value by Unicode's case folding and whether composed or not, in all writing."""
     for within in ("", WORDS):
-        sought = needles([value], within)
+        needles = make_needles([value], within)
         for form in ("NFC", "NFD"):
             text = f"by {normalize(form, stored)}, today"
-            assert [kind for kind, write in WRITTEN.items() if not sought.count(write(text))] == []
+            assert [kind for kind, write in WRITTEN.items() if not needles.count(write(text))] == []
             column = pa.array([text, "by nobody", None])
-            assert holding(column, sought).to_pylist() == [True, False, False]
-            assert sought.mask_name(text) != text
-        assert not sought.count(f"by {stored[:-1]}".encode())
+            assert match_values(column, needles).to_pylist() == [True, False, False]
+            assert needles.mask_name(text) != text
+        assert not needles.count(f"by {stored[:-1]}".encode())
 
 
 @pytest.mark.parametrize(("value", "stored"), [("zoë", "Zoë"), ("ÅSAÖ", "ÅsaÖ"), ("åsaö", "ÅsaÖ"), ("weiß", "WEISS")])
 def test_short_values_are_known_likewise(value, stored):
     """As all that a column holds, and in JSON under its name; taken out there."""
-    sought = needles([value], WORDS, ["user"])
+    needles = make_needles([value], WORDS, ["user"])
     for form in ("NFC", "NFD"):
         for ascii_only in (True, False):
             text = json.dumps({"user": normalize(form, stored), "n": 1}, ensure_ascii=ascii_only)
-            assert sought.count(text.encode()) == 1
-            assert json.loads(sought.replace(text, "x"))["user"] == "x"
+            assert needles.count(text.encode()) == 1
+            assert json.loads(needles.replace(text, "x"))["user"] == "x"
             inner = json.dumps({"body": text}, ensure_ascii=ascii_only)
-            assert sought.count(inner.encode()) == 1
-    assert sought.count(json.dumps({"user": f"{stored}s"}).encode()) == 0
+            assert needles.count(inner.encode()) == 1
+    assert needles.count(json.dumps({"user": f"{stored}s"}).encode()) == 0
 
 
 @settings(max_examples=200, deadline=None)
@@ -294,7 +294,7 @@ def test_pieces_hide_nothing(before, after, value, piece):
     raw = before + value.encode() + after
     whole, finding.CHUNK_BYTES = finding.CHUNK_BYTES, piece
     try:
-        told = list(look(io.BytesIO(raw), "x", needles([value]), lambda *_: None))
+        told = list(look(io.BytesIO(raw), "x", make_needles([value]), lambda *_: None))
     finally:
         finding.CHUNK_BYTES = whole
     assert any(isinstance(one, ContentMatch) for one in told)
@@ -316,7 +316,7 @@ def test_pieces_hide_nothing(before, after, value, piece):
 )
 def test_what_cannot_be_looked_into_is_told(raw):
     """A damaged file is no proof that nothing is in it; what its bytes show is found all the same."""
-    told = list(look(io.BytesIO(raw + b" ada.lovelace"), "x", needles(["ada.lovelace"]), lambda *_: None))
+    told = list(look(io.BytesIO(raw + b" ada.lovelace"), "x", make_needles(["ada.lovelace"]), lambda *_: None))
     assert {type(one) for one in told} == {ContentMatch, UnsearchedPart}
 
 
@@ -324,7 +324,7 @@ def test_what_cannot_be_looked_into_is_told(raw):
 def test_too_little_is_refused(values):
     """No value, or one that would be found everywhere."""
     with pytest.raises(NeedleError):
-        needles(values)
+        make_needles(values)
 
 
 def test_a_run_of_a_short_name_is_refused_in_its_own_words():
