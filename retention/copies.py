@@ -1,10 +1,10 @@
-"""Copies of artifacts in the lake, by content: which there are, who refers to them, and what goes with its last row.
+"""Copies of artifacts in the lake, by content, and their deletion when no row refers to them any more.
 
     <lake>/artifacts/<sha256>        bytes of a file
-    <lake>/artifacts/<sha256>.list   of an artifact that is a folder: its files with their digests, as sha256sum prints
+    <lake>/artifacts/<sha256>.list   for an artifact that is a folder: its files with digests, as sha256sum prints them
 
-A copy is governed by rows of the table ``artifacts``: it stays as long as one names its digest, in the lake, in its
-days of grace, or in an archive. So retention, legal holds, erasure and the deletion of a run decide about it, too.
+A copy is kept as long as a row of the table ``artifacts`` has its digest, in the lake, in days of grace, or in an
+archive. So retention, legal holds, erasure and the deletion of a run also apply to copies.
 """
 
 import re
@@ -36,7 +36,7 @@ _HEX: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def listed_files(store: "Store", sha256: str) -> tuple[dict[str, str] | None, int]:
-    """Return a copied folder's digests by path, None where no such folder is copied; and the size of its listing."""
+    """Return a copied folder's digests by path, and the bytes of its listing; (None, 0) if the folder is not copied."""
     try:
         raw = store.fs.cat_file(store.path(FOLDER, f"{sha256}{LISTING}"))
     except FileNotFoundError:
@@ -46,48 +46,53 @@ def listed_files(store: "Store", sha256: str) -> tuple[dict[str, str] | None, in
 
 
 def referenced_digests(lake: "Lake") -> set[str]:
-    """Return the digests that rows of the table name: live ones, those in grace, and archived ones.
+    """Return the digests in rows of the table, including rows in days of grace and in archives.
 
-    Raises what reading an archive does where one is not at hand.
+    Raises the errors of reading an archive, such as one in cold storage.
     """
     return {digest for rows in _rows(lake) for digest in _digests(rows)}
 
 
 def sweep_copies(lake: "Lake", *, with_scratch: bool = False) -> int:
-    """Delete copies that no row names any more; return how many files went. Killed half-way, the next call goes on.
+    """Delete copies that no row refers to; return the number of deleted files. After a crash the next call continues.
 
     Parameters
     ----------
     with_scratch
-        Whether half-written files go, too: then a copy that is being made fails, and has to be made again.
+        Whether to delete temporary files, too. A copy in progress then fails and has to be repeated.
 
-    Raises what the stores raise; where an archive cannot be read, nothing goes.
+    Raises the errors of the stores. Deletes nothing if an archive cannot be read.
     """
     store = lake.store
-    there = {file.path.rpartition("/")[2]: file.path for file in listed(store.fs, store.path(FOLDER))}
-    if not there:
+    paths = {file.path.rpartition("/")[2]: file.path for file in listed(store.fs, store.path(FOLDER))}
+    if not paths:
         return 0
-    named = referenced_digests(lake)
-    folders = [name.removesuffix(LISTING) for name in there if name.endswith(LISTING)]
-    files = {digest for name in folders if name in named for digest in (listed_files(store, name)[0] or {}).values()}
-    gone = [
+    referenced = referenced_digests(lake)
+    folders = [name for name in map(_listing_digest, paths) if name in referenced]
+    referenced |= {digest for name in folders for digest in (listed_files(store, name)[0] or {}).values()}
+    unused = [
         path
-        for name, path in there.items()
-        if (with_scratch if name.endswith(_SCRATCH) else name.removesuffix(LISTING) not in named | files)
+        for name, path in paths.items()
+        if (with_scratch if name.endswith(_SCRATCH) else name.removesuffix(LISTING) not in referenced)
     ]
-    for path in gone:
+    for path in unused:
         delete(store, path)
-    remove_dead(store.fs, gone)
-    return len(gone)
+    remove_dead(store.fs, unused)
+    return len(unused)
+
+
+def _listing_digest(name: str) -> str:
+    """Return the digest of a folder from the name of its listing; empty for other files."""
+    return name.removesuffix(LISTING) if name.endswith(LISTING) else ""
 
 
 def _rows(lake: "Lake") -> Iterator[pa.Table]:
-    known = lake.contracts()[TABLE]
-    yield read(lake.tables, known, list(_COLUMNS))
+    contract = lake.contracts()[TABLE]
+    yield read(lake.tables, contract, list(_COLUMNS))
     for kept_plan in kept_plans(lake.tables):
         for file in kept_plan.files:
             if file.table == TABLE:
-                yield rows_of(lake.tables, as_read(latest(lake.tables, TABLE), known), file)
+                yield rows_of(lake.tables, as_read(latest(lake.tables, TABLE), contract), file)
     for archive in existing_archives(lake.tables):
         if archive.table == TABLE:
             place = open_place(lake.store, archive.uri)

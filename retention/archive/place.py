@@ -1,15 +1,14 @@
-"""The place of archives: a folder or prefix of one lake, laid out as its tables are.
+"""The place of archives: a folder or bucket prefix of one lake, with the layout of the lake's tables.
 
-    <to>/ranklake-archive.json                         whose it is
+    <to>/ranklake-archive.json                         the owner: the lake's identity
     <to>/tables/<table>/date=<UTC date>/<name>.parquet data files; the SHA-256 of the bytes is part of the name
-    <to>/manifests/<sha256>.json                       what one archive consists of (`manifest`)
+    <to>/manifests/<sha256>.json                       the files of one archive (`Manifest`)
 
-So whatever reads data files of a lake reads those of an archive, too.
+The functions that read data files of a lake also read those of an archive.
 
-A manifest: of which files an archive consists, under which contract, and by which plan it was made.
-
-It is a file that is named by the digest of its bytes, and the register of archives has that digest: so neither can be
-changed without the other. It has all that is needed to read the files without a lake: columns with types and units.
+A manifest lists the files of an archive, their contract version and the plan that made the archive. It also has types
+and units of the columns, so that the files can be read without a lake. Its file is named by the digest of its bytes,
+which the register of archives stores, too. So neither can be changed without the other.
 """
 
 import hashlib
@@ -43,18 +42,18 @@ FORMAT: Final = 1
 
 
 class ArchiveError(RanklakeError):
-    """A place that archives cannot be in, or an archive that is not what was written. Nothing was removed."""
+    """A place cannot hold archives, or an archive is damaged or missing. Nothing was removed."""
 
 
 def open_place(store: Store, uri: str) -> Store:
-    """Return a place of archives, reached as the lake is. Raises `LakeUnreachableError`."""
+    """Return a place of archives, with the lake's storage options. Raises `LakeUnreachableError`."""
     return Store.at(uri, store.storage)
 
 
 def claim(lake: Lake, uri: str) -> Store:
-    """Make a place this lake's, and return it; again changes nothing.
+    """Mark a place as owned by this lake, and return it. A second call changes nothing.
 
-    Raises `ArchiveError` where it is another's, holds something else, or lies in the lake or around it.
+    Raises `ArchiveError` if another lake owns the place, if it is not empty, or if it overlaps the lake or its spool.
     """
     fault = place_fault(uri)
     if fault:
@@ -66,7 +65,7 @@ def claim(lake: Lake, uri: str) -> Store:
     if not place.fs.exists(place.path(MARKER)):
         if place.fs.exists(place.path(LAKE_MARKER)):
             raise ArchiveError("a lake is there", where=uri, hint="name an empty place")
-        if any(not one.path.endswith(".tmp") for one in listed(place.fs, place.root)):
+        if any(not file.path.endswith(".tmp") for file in listed(place.fs, place.root)):
             raise ArchiveError("the place is not empty, and holds no archives", where=uri, hint="name an empty place")
         place.put_if_absent(MARKER, json.dumps({"format": FORMAT, "lake": owner(lake.store)}).encode())
     refuse_other(lake.store, place)
@@ -74,18 +73,18 @@ def claim(lake: Lake, uri: str) -> Store:
 
 
 def refuse_other(store: Store, place: Store) -> None:
-    """Raise `ArchiveError` where a place is not this lake's."""
+    """Raise `ArchiveError` unless a place is marked as this lake's."""
     try:
         marker = json.loads(place.fs.cat_file(place.path(MARKER)))
-        whose_lake, made = marker["lake"], marker["format"]
+        lake, format_ = marker["lake"], marker["format"]
     except FileNotFoundError:
         hint = f"restore {MARKER} there; only this lake's archives are looked into"
         raise ArchiveError("no archives are there", where=place.uri, hint=hint) from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ArchiveError("what says whose archives these are cannot be read", where=place.uri) from None
-    if made != FORMAT:
-        raise ArchiveError(f"archives of format {made}, and {FORMAT} is known here", where=place.uri, hint="upgrade")
-    if whose_lake != owner(store):
+    if format_ != FORMAT:
+        raise ArchiveError(f"archives of format {format_}, and {FORMAT} is known here", where=place.uri, hint="upgrade")
+    if lake != owner(store):
         raise ArchiveError("another lake owns these archives", where=place.uri, hint="name another place")
 
 
@@ -93,9 +92,9 @@ COLD: Final = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 CLASSES: Final = frozenset(
     {"STANDARD", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR", "REDUCED_REDUNDANCY", *COLD}
 )
-"""Storage classes of Amazon's S3. Other stores have classes of their own, which a policy may name, too."""
+"""Storage classes of Amazon S3. A policy may also name a class of another store."""
 RESTORED_DAYS: Final = 7
-"""How long an object that was asked for stays at hand."""
+"""Days for which a restored object of a cold class can be read."""
 
 
 class Availability(Enum):
@@ -113,31 +112,31 @@ class Availability(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """An object: its size, its class (None where the store has none), and whether it can be read."""
+    """An object's size, its storage class (None for a store without classes), and whether it can be read now."""
 
     size_bytes: int
     storage_class: str | None
-    at_hand: Availability
+    availability: Availability
 
 
 def look(place: "Store", path: str) -> Object:
-    """Return what an object is. Raises `FileNotFoundError`, and what the store raises."""
+    """Return size, storage class and availability of an object. Raises `FileNotFoundError` and the store's errors."""
     if not has_classes(place.uri):
         return Object(int(place.fs.size(path) or 0), None, Availability.YES)
     head = _call(place, "head_object", path)
-    named = str(head.get("StorageClass") or "STANDARD")
-    asked = str(head.get("Restore") or "")
-    if named not in COLD or 'ongoing-request="false"' in asked:
+    storage_class = str(head.get("StorageClass") or "STANDARD")
+    restore = str(head.get("Restore") or "")
+    if storage_class not in COLD or 'ongoing-request="false"' in restore:
         availability = Availability.YES
     else:
-        availability = Availability.COMING if asked else Availability.COLD
-    return Object(int(head["ContentLength"]), named, availability)
+        availability = Availability.COMING if restore else Availability.COLD
+    return Object(int(head["ContentLength"]), storage_class, availability)
 
 
 def move_to(place: "Store", path: str, storage_class: str | None, tag: str | None) -> None:
-    """Put an object that is at hand into a storage class, and give it a tag ``name=value``; again changes nothing.
+    """Move a readable object into a storage class, and set its tag ``name=value``. A second call changes nothing.
 
-    A tag is for rules of the bucket's own life cycle. Raises what the store raises.
+    Tags are for lifecycle rules of the bucket. Raises the errors of the store.
     """
     if storage_class is not None and look(place, path).storage_class != storage_class:
         bucket, key = _split(place, path)
@@ -149,24 +148,24 @@ def move_to(place: "Store", path: str, storage_class: str | None, tag: str | Non
 
 
 def ask_for(place: "Store", path: str, days: int = RESTORED_DAYS, tier: str = "Standard") -> None:
-    """Ask the store for an object of a cold class; one that was asked for already stays so."""
+    """Request the restore of an object in a cold class. Does nothing if the restore was requested before."""
     request = {"Days": days, "GlacierJobParameters": {"Tier": tier}}
     try:
         _call(place, "restore_object", path, RestoreRequest=request)
     except LakeUnreachableError:
-        if look(place, path).at_hand is Availability.COLD:
+        if look(place, path).availability is Availability.COLD:
             raise
 
 
 def refuse_classes(uri: str, storage_class: str | None, tag: str | None) -> None:
-    """Raise `ArchiveError` where a place has no storage classes, or tags, and one is asked for."""
+    """Raise `ArchiveError` if a storage class or tag is given for a place that has none."""
     if (storage_class or tag) and not has_classes(uri):
         raise ArchiveError("only S3 has storage classes and tags here", where=uri, hint="leave them out of the policy")
 
 
-def _call(place: "Store", method: str, path: str, **given: Any) -> "Mapping[str, Any]":  # noqa: ANN401 - the store's own
+def _call(place: "Store", method: str, path: str, **options: Any) -> "Mapping[str, Any]":  # noqa: ANN401 - the store's own
     bucket, key = _split(place, path)
-    response: Mapping[str, Any] = place.fs.call_s3(method, Bucket=bucket, Key=key, **given)
+    response: Mapping[str, Any] = place.fs.call_s3(method, Bucket=bucket, Key=key, **options)
     return response
 
 
@@ -181,7 +180,7 @@ FOLDER: Final = "manifests"
 
 @dataclass(frozen=True, slots=True)
 class ArchivedFile:
-    """A data file: its path relative to its table's folder, what it holds and takes, the digest of its bytes."""
+    """A data file of an archive: its path relative to the table's folder, rows, size, and SHA-256 of its bytes."""
 
     path: str
     rows: int
@@ -191,22 +190,22 @@ class ArchivedFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What one archive consists of.
+    """The content of one archive.
 
     Attributes
     ----------
     lake
-        Identity of the lake that archived it.
+        Identity of the lake that made the archive.
     table, partition_date
-        The partition that was archived.
+        The archived partition.
     contract_version, columns
-        What the files were written under: id, name, type, unit and class of each column.
+        Contract version of the files; id, name, type, unit and class of each column.
     retention_plan
-        The plan by which the rows left the lake.
+        The retention plan that archived the rows.
     files
-        By path.
+        The files, sorted by path.
     added_version
-        Version of the columns that an overlay adds to a table of ours.
+        Version of the columns that an overlay adds to the table.
     """
 
     lake: str
@@ -238,13 +237,13 @@ class Manifest:
         return pa.Table.from_pylist(rows, schema=FILE_SCHEMA)
 
     def to_json(self) -> bytes:
-        """Return its bytes: equal manifests have equal ones."""
+        """Return the manifest as JSON bytes, the same for equal manifests."""
         body = {**asdict(self), "format": MANIFEST_FORMAT, "partition_date": self.partition_date.isoformat()}
         return json.dumps(body, sort_keys=True, indent=1).encode()
 
     @property
     def sha256(self) -> str:
-        """Digest of its bytes."""
+        """SHA-256 of its bytes as hex."""
         return hashlib.sha256(self.to_json()).hexdigest()
 
     @property
@@ -254,7 +253,7 @@ class Manifest:
 
 
 def columns_of(contract: "Contract") -> tuple[dict[str, Any], ...]:
-    """Return what a manifest says of the columns of a contract."""
+    """Return the columns of a contract, as in a manifest."""
     return tuple(
         {"id": column.id, "name": column.name, "type": column.type, "unit": column.unit, "class": column.class_}
         for column in contract.columns
@@ -262,17 +261,17 @@ def columns_of(contract: "Contract") -> tuple[dict[str, Any], ...]:
 
 
 def name_of(sha256: str) -> str:
-    """Return the path of a digest's manifest below the root of the archive's place."""
+    """Return the path of the manifest with this digest, below the root of the archive's place."""
     return f"{FOLDER}/{sha256}.json"
 
 
 def sorted_files(files: "Sequence[ArchivedFile]") -> tuple[ArchivedFile, ...]:
-    """Return files in the order of a manifest."""
+    """Return files sorted by path, as in a manifest."""
     return tuple(sorted(files, key=lambda file: file.path))
 
 
 def read_manifest(place: "Store", sha256: str) -> Manifest:
-    """Return the manifest of a digest. Raises `ArchiveError` where it is not there, or not what was written."""
+    """Return the manifest with this digest. Raises `ArchiveError` if it is missing or damaged."""
     where = place.path(name_of(sha256))
     try:
         raw = bytes(place.fs.cat_file(where))
@@ -282,7 +281,7 @@ def read_manifest(place: "Store", sha256: str) -> Manifest:
         message = "the manifest's bytes differ from the digest in its name"
         raise ArchiveError(message, where=where, hint="restore it from a backup")
     facts = json.loads(raw)
-    files = tuple(ArchivedFile(**one) for one in facts.pop("files"))
+    files = tuple(ArchivedFile(**file) for file in facts.pop("files"))
     facts.pop("format")
     columns = tuple(facts.pop("columns"))
     day = date.fromisoformat(facts.pop("partition_date"))
@@ -290,21 +289,21 @@ def read_manifest(place: "Store", sha256: str) -> Manifest:
 
 
 def refuse_unsound(place: "Store", manifest: Manifest) -> None:
-    """Raise `ArchiveError` where a file of an archive is not what was written; those in cold storage go by size."""
+    """Raise `ArchiveError` if a file of an archive is missing or damaged. Checks only the size in cold storage."""
     for file in manifest.files:
-        _, why = look_at(place, manifest.table, file)
-        if why:
-            raise ArchiveError(why, where=place.path("tables", manifest.table, file.path))
+        _, fault = look_at(place, manifest.table, file)
+        if fault:
+            raise ArchiveError(fault, where=place.path("tables", manifest.table, file.path))
 
 
 def look_at(place: "Store", table: str, file: ArchivedFile) -> tuple[bool, str]:
-    """Return whether a file could be read, and what is wrong with it; empty if nothing is."""
+    """Return whether a file could be read, and its fault; empty if it has none."""
     path = place.path("tables", table, file.path)
     try:
-        availability = look(place, path)
-        if availability.size_bytes != file.size_bytes:
-            return True, f"{availability.size_bytes:,} bytes where the manifest says {file.size_bytes:,}"
-        if availability.at_hand is not Availability.YES:
+        stored = look(place, path)
+        if stored.size_bytes != file.size_bytes:
+            return True, f"{stored.size_bytes:,} bytes where the manifest says {file.size_bytes:,}"
+        if stored.availability is not Availability.YES:
             return False, ""
         with place.open_file(path, file.size_bytes) as source:
             return True, "" if sha256(source) == file.sha256 else "its bytes differ from the digest in the manifest"

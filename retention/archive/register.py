@@ -1,6 +1,6 @@
-"""The register of archives: which there are, where, and what became of them, as rows of ``archives``.
+"""The register of archives: their places and state, as rows of the table ``archives``.
 
-A row that a plan brings counts when that plan is finished. What an erasure rewrote has another manifest from then on.
+A row that a plan adds counts when the plan is finished. An erasure that rewrites an archive gives it a new manifest.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TABLE: Final = "archives"
 ARCHIVED, REWRITTEN, REMOVED = "archived", "rewritten", "removed"
-_SAID: Final = (
+_COLUMNS: Final = (
     *("archive", "table", "partition_date", "contract_version", "uri", "storage_class", "rows", "bytes", "files"),
     *("manifest_sha256", "needs_approval", "proposal", "plan"),
 )
@@ -32,26 +32,26 @@ _SAID: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """An archived range: rows of one partition.
+    """An archive: archived rows of one partition.
 
     Attributes
     ----------
     archive
         Its name.
     table, partition_date
-        Where its rows were.
+        The partition that its rows were in.
     contract_version
-        What its files were written under.
+        Contract version of its files.
     uri, storage_class
-        Where it is.
+        Its place and storage class.
     rows, bytes, files, manifest_sha256
-        What it holds now.
+        Its current content.
     needs_approval
-        Whether its rows come back only by a proposal that was approved.
+        Whether bringing its rows back needs an approved proposal.
     proposal, plan
-        What archived it.
+        The retention plan, and the lake's plan, that made it.
     archived, removed
-        When; None if it is still there.
+        When it was made and removed; `removed` is None if it exists.
     """
 
     archive: str
@@ -71,8 +71,8 @@ class Archive:
     removed: datetime | None = None
 
     def row(self, kind: str) -> dict[str, Any]:
-        """Return its row, without a time."""
-        return {**{name: getattr(self, name) for name in _SAID}, "row_kind": kind}
+        """Return its row of the register for a kind of row, without its time."""
+        return {**{name: getattr(self, name) for name in _COLUMNS}, "row_kind": kind}
 
     def plain(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -89,22 +89,22 @@ def archive_name(manifest_sha256: str) -> str:
 
 
 def archives(tables: "Tables", table: str | None = None, day: date | None = None) -> list[Archive]:
-    """Return the archives of a lake that were not removed, by table, date and time."""
+    """Return the existing archives of a lake, optionally of a table and date; sorted by table, date and time."""
     selected = [archive for archive in every_archive(tables).values() if archive.removed is None]
-    selected = [one for one in selected if table in {None, one.table} and day in {None, one.partition_date}]
+    selected = [item for item in selected if table in {None, item.table} and day in {None, item.partition_date}]
     return sorted(
         selected, key=lambda archive: (archive.table, archive.partition_date, str(archive.archived), archive.archive)
     )
 
 
 def archive_places(tables: "Tables") -> list["Store"]:
-    """Return every place that archives of a lake are in, or were."""
+    """Return every place that has or had archives of a lake."""
     uris = read(tables, contract(TABLE), ["uri"])["uri"].unique().to_pylist()
     return [open_place(tables.store, uri) for uri in sorted(uris)]
 
 
 def every_archive(tables: "Tables") -> dict[str, Archive]:
-    """Return every archive by name, those that were removed among them."""
+    """Return all archives by name, including removed ones."""
     rows = valid_rows(tables)
     finished = last_finished(tables) if rows else 0
     by_name: dict[str, Archive] = {}
@@ -112,56 +112,56 @@ def every_archive(tables: "Tables") -> dict[str, Archive]:
         if row["plan"] is not None and row["plan"] > finished:
             continue
         if row["row_kind"] == ARCHIVED:
-            by_name[row["archive"]] = Archive(**{name: row[name] for name in _SAID}, archived=row["ts"])
+            by_name[row["archive"]] = Archive(**{name: row[name] for name in _COLUMNS}, archived=row["ts"])
         elif row["archive"] not in by_name:
             continue
         elif row["row_kind"] == REWRITTEN:
-            now = {name: row[name] for name in ("rows", "bytes", "files", "manifest_sha256")}
-            by_name[row["archive"]] = replace(by_name[row["archive"]], **now)
+            content = {name: row[name] for name in ("rows", "bytes", "files", "manifest_sha256")}
+            by_name[row["archive"]] = replace(by_name[row["archive"]], **content)
         else:
             by_name[row["archive"]] = replace(by_name[row["archive"]], removed=row["ts"])
     return by_name
 
 
 def valid_rows(tables: "Tables") -> list[dict[str, Any]]:
-    """Return the rows of the register except those of plans that were cancelled."""
+    """Return the rows of the register, without those of cancelled plans."""
     rows = read(tables, contract(TABLE)).to_pylist()
     cancelled = cancelled_plans(tables) if rows else set()
     return [row for row in rows if row["plan"] not in cancelled]
 
 
 def made_by(tables: "Tables", number: int | None) -> set[str]:
-    """Return the names of the archives that a plan of the lake made, whether they are there or not."""
+    """Return the names of the archives that a plan of the lake made, including removed ones."""
     rows = read(tables, contract(TABLE), ["archive", "row_kind", "plan"]).to_pylist()
     return {row["archive"] for row in rows if row["row_kind"] == ARCHIVED and row["plan"] == number}
 
 
-def write_rewritten(tables: "Tables", archive: Archive, now: "Manifest", proposal: str) -> None:
-    """Write down that an archive has another manifest; once."""
-    made = replace(archive, rows=now.rows, bytes=now.size_bytes, files=len(now.files), manifest_sha256=now.sha256)
-    row = {**made.row(REWRITTEN), "plan": None, "proposal": proposal}
+def write_rewritten(tables: "Tables", archive: Archive, new: "Manifest", proposal: str) -> None:
+    """Record the new manifest of a rewritten archive in the register, once."""
+    rewritten = replace(archive, rows=new.rows, bytes=new.size_bytes, files=len(new.files), manifest_sha256=new.sha256)
+    row = {**rewritten.row(REWRITTEN), "plan": None, "proposal": proposal}
 
     def compose(_: object) -> "Iterable[dict[str, Any]]":
-        known = every_archive(tables).get(archive.archive)
-        return [] if known is None or known.manifest_sha256 == now.sha256 else with_time([row])
+        current = every_archive(tables).get(archive.archive)
+        return [] if current is None or current.manifest_sha256 == new.sha256 else with_time([row])
 
     append_own(tables, TABLE, lambda handle: list(compose(handle)))
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveExamination:
-    """An archive that was looked at.
+    """Result of examining an archive.
 
     Attributes
     ----------
     archive
-        Which.
+        The archive.
     files
-        How many of its files were read and are sound.
+        Number of files that were read and are intact.
     faults
-        What is wrong, a file each, with its path.
+        Faults, one clause for each file with its path.
     unread
-        Files that lie in cold storage: only their sizes are known to be right.
+        Number of files in cold storage, of which only the size was checked.
     """
 
     archive: "Archive"
@@ -181,7 +181,7 @@ class ArchiveExamination:
 
 
 def examine(store: "Store", checked_archives: "Iterable[Archive]") -> Iterator[ArchiveExamination]:
-    """Yield archives with what is wrong with them; every file that is at hand is read whole."""
+    """Yield the examination of each archive. Reads every file that is not in cold storage completely."""
     for archive in checked_archives:
         try:
             place = open_place(store, archive.uri)
@@ -191,13 +191,13 @@ def examine(store: "Store", checked_archives: "Iterable[Archive]") -> Iterator[A
             yield ArchiveExamination(archive, 0, (f"{error.where}: {error.what}",), 0)
             continue
         faults = [*_disagreements(store, archive, manifest)]
-        sound = unread = 0
+        intact = unread = 0
         for file in manifest.files:
-            at_hand, why = look_at(place, manifest.table, file)
-            faults += [f"{place.path('tables', manifest.table, file.path)}: {why}"] if why else []
-            sound += not why and at_hand
-            unread += not why and not at_hand
-        yield ArchiveExamination(archive, sound, tuple(faults), unread)
+            is_read, fault = look_at(place, manifest.table, file)
+            faults += [f"{place.path('tables', manifest.table, file.path)}: {fault}"] if fault else []
+            intact += not fault and is_read
+            unread += not fault and not is_read
+        yield ArchiveExamination(archive, intact, tuple(faults), unread)
 
 
 def _disagreements(store: "Store", archive: "Archive", manifest: Manifest) -> Iterator[str]:

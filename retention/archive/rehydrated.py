@@ -1,9 +1,10 @@
 """Rows that were brought back from archives: copies in the lake beside its tables, until a day.
 
-    <lake>/rehydrated/<name>/rehydrated.json             what is there, and until when; written last
-    <lake>/rehydrated/<name>/tables/<table>/date=…       data files, under the contract of the day they came back
+    <lake>/rehydrated/<name>/rehydrated.json             the list of files and the end; written last
+    <lake>/rehydrated/<name>/tables/<table>/date=…       data files, under the contract of the day of rehydration
 
-They are no rows of tables: books, checks and rollups do not know them. Whoever asks for them sees them in their tables.
+These rows are not part of the tables: accounting, checks and rollups ignore them. A query that asks for them sees them
+together with the rows of the table.
 """
 
 import json
@@ -29,23 +30,23 @@ _RECORD: Final = "rehydrated.json"
 
 
 class StaleRowsError(LakeError):
-    """Rows that came back under another version of their contract than the table has now."""
+    """Rehydrated rows have another contract version than their table."""
 
 
 @dataclass(frozen=True, slots=True)
 class RehydratedArchive:
-    """Rows that are back.
+    """The copies of one rehydration.
 
     Attributes
     ----------
     name
-        Of the rehydration.
+        Name of the rehydration.
     until
-        The first day on which they are gone.
+        First day on which the rows are no longer visible.
     versions
-        Version of each table's contract that the files have.
+        Contract version of the files, by table.
     files
-        By table: path relative to its folder, size_bytes, num_records, date (ISO).
+        Files by table: path relative to the table's folder, size_bytes, num_records, date (ISO).
     """
 
     name: str
@@ -56,17 +57,17 @@ class RehydratedArchive:
     @property
     def rows(self) -> int:
         """Rows of all files."""
-        return sum(one["num_records"] for some in self.files.values() for one in some)
+        return sum(file["num_records"] for files in self.files.values() for file in files)
 
     def of(self, table: str) -> pa.Table:
         """Return a table's files as rows of `ranklake.lake.tables.live_files.files`, paths relative to the lake."""
         rows = [
             {
-                **{name: one[name] for name in ("size_bytes", "num_records")},
-                "path": f"{REHYDRATED}/{self.name}/tables/{table}/{one['path']}",
-                "date": date.fromisoformat(one["date"]),
+                **{name: file[name] for name in ("size_bytes", "num_records")},
+                "path": f"{REHYDRATED}/{self.name}/tables/{table}/{file['path']}",
+                "date": date.fromisoformat(file["date"]),
             }
-            for one in self.files.get(table, ())
+            for file in self.files.get(table, ())
         ]
         return pa.Table.from_pylist(rows, schema=FILE_SCHEMA)
 
@@ -76,14 +77,14 @@ class RehydratedArchive:
 
 
 def place_of(store: Store, name: str) -> Store:
-    """Return where the copies of a rehydration are, laid out as a lake's tables."""
+    """Return the place of a rehydration's copies, which has the layout of a lake's tables."""
     return Store.at(f"{store.uri}/{REHYDRATED}/{name}", store.storage)
 
 
-def write_down(
+def write_record(
     store: Store, name: str, until: date, versions: Mapping[str, int], stored_files: "Sequence[DataFile]"
 ) -> RehydratedArchive:
-    """Write down what is back, which from then on can be asked for."""
+    """Write the record of a rehydration's copies, which makes them visible to queries."""
     files: dict[str, list[dict[str, Any]]] = {}
     for data_file in stored_files:
         row = {
@@ -93,31 +94,31 @@ def write_down(
             "date": str(data_file.partition),
         }
         files.setdefault(data_file.table, []).append(row)
-    made = RehydratedArchive(name, until, versions, files)
-    body = {name: value for name, value in made.plain().items() if name != "rows"}
+    copies = RehydratedArchive(name, until, versions, files)
+    body = {key: value for key, value in copies.plain().items() if key != "rows"}
     store.put_if_absent(f"{REHYDRATED}/{name}/{_RECORD}", json.dumps(body, sort_keys=True).encode())
-    return made
+    return copies
 
 
 def rehydrated_archives(store: Store) -> list[RehydratedArchive]:
-    """Return what is back, by name; what is over by its day among it, as long as nobody deleted it."""
-    there = [one.path for one in listed(store.fs, store.path(REHYDRATED)) if one.path.endswith(f"/{_RECORD}")]
+    """Return the copies of all rehydrations, by name, including expired ones that are not deleted yet."""
+    paths = [file.path for file in listed(store.fs, store.path(REHYDRATED)) if file.path.endswith(f"/{_RECORD}")]
     result = []
-    for path in there:
+    for path in paths:
         record = json.loads(store.fs.cat_file(path))
         result.append(RehydratedArchive(**{**record, "until": date.fromisoformat(record["until"])}))
     return sorted(result, key=lambda entry: entry.name)
 
 
 def files_back(store: Store, today: date, versions: Mapping[str, int]) -> dict[str, list[pa.Table]]:
-    """Return the files that are back on a day, by table.
+    """Return the rehydrated files that are visible on a day, by table.
 
     Parameters
     ----------
     versions
-        Of the tables that are asked for: version of the contract that the table is read by.
+        The requested tables, with the contract version by which each is read.
 
-    Raises `StaleRowsError` where a table was migrated since.
+    Raises `StaleRowsError` if a table was migrated after the rehydration.
     """
     tables: dict[str, list[pa.Table]] = {}
     for entry in rehydrated_archives(store):
@@ -133,15 +134,15 @@ def files_back(store: Store, today: date, versions: Mapping[str, int]) -> dict[s
 
 
 def remove(store: Store, name: str) -> int:
-    """Delete what came back, its record first; return how many files went."""
+    """Delete the copies of a rehydration, the record first; return the number of deleted files."""
     record = store.path(REHYDRATED, name, _RECORD)
-    gone = int(delete(store, record))
-    return gone + sum(delete(store, one.path) for one in listed(store.fs, store.path(REHYDRATED, name)))
+    deleted = int(delete(store, record))
+    return deleted + sum(delete(store, file.path) for file in listed(store.fs, store.path(REHYDRATED, name)))
 
 
 def remove_expired(store: Store, today: date) -> list[str]:
-    """Delete what is over by its day, and what no record names; return the names."""
-    over = [one.name for one in rehydrated_archives(store) if one.until <= today]
-    for name in over:
+    """Delete the copies of expired rehydrations; return their names."""
+    names = [copies.name for copies in rehydrated_archives(store) if copies.until <= today]
+    for name in names:
         remove(store, name)
-    return over
+    return names

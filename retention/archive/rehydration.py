@@ -1,4 +1,4 @@
-"""Rehydrations: archived rows come back for some days, proposed by one person and approved by another."""
+"""Rehydrations: bring archived rows back until a day, proposed by one person and approved by another."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,7 +31,7 @@ from ranklake.retention.archive.place import (
 )
 from ranklake.retention.archive.register import Archive, archives, every_archive
 from ranklake.retention.archive.rehydrated import RehydratedArchive, place_of, rehydrated_archives, remove
-from ranklake.retention.archive.rehydrated import write_down as write_down_copies
+from ranklake.retention.archive.rehydrated import write_record as write_copies_record
 from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.due import by_day
 from ranklake.retention.plans.masks import Masks
@@ -60,7 +60,7 @@ _PLANNED: Final = "rehydration.plan"
 
 
 class RehydrationError(RanklakeError):
-    """A rehydration that cannot be proposed, or carried out. Nothing was changed."""
+    """A rehydration cannot be proposed or carried out. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,27 +73,27 @@ class Rehydration(Proposal):
 
     @property
     def items_sha256(self) -> str:
-        """Digest of which archives come back, and until when."""
+        """Digest of the names of the archives and of the day."""
         return digest_of([*self.archives, self.until.isoformat()])
 
     @property
     def intact(self) -> bool:
-        """Whether its name is that of its archives and its day."""
+        """Whether its name matches its archives and its day."""
         return self.name == name_of(self.archives, self.until)
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What the trail says of it."""
+        """Details of its audit rows for approval and begin."""
         return {"archives": list(self.archives), "until": self.until.isoformat()}
 
     @property
     def outcome(self) -> Mapping[str, Any]:
-        """What the trail says when rows are back."""
+        """Details of its audit row after the approval."""
         return self.facts
 
     @property
     def risk(self) -> Risk:
-        """What it puts at stake: rows that were out of sight are seen again for some days; nothing goes."""
+        """Rows become visible again for some days; nothing is lost."""
         return Risk(irreversible=False)
 
     def plain(self) -> dict[str, Any]:
@@ -104,12 +104,12 @@ class Rehydration(Proposal):
 
 
 def name_of(names: Iterable[str], until: date) -> str:
-    """Return the name of the rehydration of some archives until a day."""
+    """Return the name of a rehydration of these archives until a day."""
     return f"rh-{digest_of([*names, until.isoformat()])[:16]}"
 
 
 def register(lake: "Lake") -> dict[str, Rehydration]:
-    """Return every rehydration by name, oldest first, from the trail."""
+    """Return all rehydrations by name, oldest first, from the audit log."""
     rows = read(lake.tables, contract(audit.TABLE), ["seq", "ts", "actor", "action", "subject", "reason", "details"])
     rehydrations: dict[str, Rehydration] = {}
     planned = (
@@ -125,28 +125,28 @@ def register(lake: "Lake") -> dict[str, Rehydration]:
         rehydrations[step.subject] = Rehydration(
             step.subject, names, until, step.reason, proposed=step.ts, expires=ends
         )
-    return {name: replace(one, approved=_approval_time(lake, one)) for name, one in rehydrations.items()}
+    return {name: replace(item, approved=_approval_time(lake, item)) for name, item in rehydrations.items()}
 
 
 def _approval_time(lake: "Lake", rehydration: Rehydration) -> datetime | None:
-    """Return when enough people had approved it; None if they have not."""
+    """Return the time at which the rehydration had all approvals; None if it has not."""
     trail = recorded_actions(lake.tables, _KIND)
     steps = trail.get(rehydration.name, {}).get(_KIND.applied, [])
-    enough = [
+    times = [
         step.ts
         for step in steps
         if rehydration.intact and not approval_status(lake, _KIND, rehydration, trail, step.ts).lacking
     ]
-    return enough[0] if enough else None
+    return times[0] if times else None
 
 
 def select_archives(tables: "Tables", table: str, first: date, last: date) -> list[Archive]:
-    """Return the archives of a table in a range of dates. Raises `RehydrationError` where there are none."""
-    every = archives(tables)
-    selected = [one for one in every if one.table == table and first <= one.partition_date <= last]
+    """Return the archives of a table in a range of dates. Raises `RehydrationError` if there are none."""
+    existing = archives(tables)
+    selected = [item for item in existing if item.table == table and first <= item.partition_date <= last]
     if not selected:
-        known = sorted({one.table for one in every})
-        hint = did_you_mean(table, known) if table not in known else "see 'ranklake retain archives list'"
+        names = sorted({item.table for item in existing})
+        hint = did_you_mean(table, names) if table not in names else "see 'ranklake retain archives list'"
         raise RehydrationError(
             f"nothing of {table} is archived from {first} to {last}", hint=hint or "nothing is archived"
         )
@@ -155,28 +155,28 @@ def select_archives(tables: "Tables", table: str, first: date, last: date) -> li
 
 def write_down(
     lake: "Lake",
-    chosen_archives: Iterable[Archive],
+    selected: Iterable[Archive],
     until: date,
     by: str,
     reason: str | None = None,
     today: date | None = None,
 ) -> Rehydration:
-    """Write into the trail which archives would come back until a day; equal ones are one proposal.
+    """Write a rehydration of these archives until a day into the audit log. Equal rehydrations are one proposal.
 
-    Raises `RehydrationError`. Its authors are those who propose it.
+    Does not make `by` an author; see `propose`. Raises `RehydrationError`.
     """
     day = today or datetime.now(UTC).date()
     if not day < until <= day + timedelta(days=MOST_DAYS):
         hint = f"name a day to come, at most {MOST_DAYS} days from now"
         raise RehydrationError(f"rows cannot come back until {until}", where="--until", hint=hint)
-    names = tuple(sorted(one.archive for one in chosen_archives))
-    made = Rehydration(name_of(names, until), names, until)
-    audit.record(lake, by, _PLANNED, made.name, reason, dict(made.facts), once=True)
-    return REHYDRATIONS.find(lake, made.name)
+    names = tuple(sorted(item.archive for item in selected))
+    new = Rehydration(name_of(names, until), names, until)
+    audit.record(lake, by, _PLANNED, new.name, reason, dict(new.facts), once=True)
+    return REHYDRATIONS.find(lake, new.name)
 
 
 def propose(lake: "Lake", rehydration: Rehydration, by: str, signing: Signing = NOT_SIGNING) -> None:
-    """Write into the trail who proposed a rehydration, and so may not approve it."""
+    """Record in the audit log who proposed a rehydration and therefore may not approve it."""
     lifecycle.propose(lake, REHYDRATIONS, rehydration.name, by, signing)
 
 
@@ -191,20 +191,20 @@ REHYDRATIONS: Final = ProposalKind(
     register=register,
     add_approval=_take_effect,
 )
-"""Rehydrations as proposals: `ranklake.retention.proposals.lifecycle` has them approved."""
+"""Rehydrations as proposals, for `ranklake.retention.proposals.lifecycle`."""
 _KIND: Final = REHYDRATIONS
 approve = lifecycle.approving(REHYDRATIONS)
-"""Approves one; see `ranklake.retention.proposals.lifecycle.approve`."""
+"""Approves a rehydration; see `ranklake.retention.proposals.lifecycle.approve`."""
 
 
 DONE: Final = "rehydration.done"
 ENDED: Final = "rehydration.ended"
-_LOOK_EVERY_S: Final = 60.0
+_POLL_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingFiles:
-    """Files that a store was asked for, and that are not available yet."""
+    """Number of files whose restore was requested and that cannot be read yet."""
 
     files: int
 
@@ -219,19 +219,19 @@ def rehydrate(
     wait_s: float = 0,
     sleep: Callable[[float], None] = time.sleep,
 ) -> RehydratedArchive | WaitingFiles:
-    """Bring back what an approved rehydration names; what is back already under today's contracts stays.
+    """Write the rows of an approved rehydration beside the tables. Keeps rows that are back under today's contracts.
 
     Parameters
     ----------
     wait_s
-        How long to wait for files that have to be asked for; they come within hours, and the next call goes on.
+        How long to wait for files in cold storage. A restore takes hours; the next call continues.
 
     Raises
     ------
     UnknownProposalError, AlteredProposalError, NotApprovedError, NoEvidenceError, RehydrationError
         Nothing was changed.
     ArchiveError
-        An archive is not what was written. Nothing can be asked for that was not there before.
+        An archive is missing or damaged. No rows were brought back.
     """
     rehydration = REHYDRATIONS.find(lake, name)
     day = today or datetime.now(UTC).date()
@@ -240,51 +240,55 @@ def rehydrate(
         if rehydration.approved is None:
             raise NotApprovedError(REHYDRATIONS, name, lake.config.approvals)
         require(lake, REHYDRATIONS, rehydration)
-    known = next((one for one in rehydrated_archives(lake.store) if one.name == name), None)
-    versions = {one.table: as_read(latest(lake.tables, one.table), lake.contract(one.table)).stamp for one in selected}
-    if known is not None and known.versions == versions:
-        return known
-    opened = [(one, *_open_archive(lake.store, one)) for one in selected]
+    existing = next((copy for copy in rehydrated_archives(lake.store) if copy.name == name), None)
+    tables = dict.fromkeys(archive.table for archive in selected)
+    versions = {table: as_read(latest(lake.tables, table), lake.contract(table)).stamp for table in tables}
+    if existing is not None and existing.versions == versions:
+        return existing
+    opened = [(archive, *_open_archive(lake.store, archive)) for archive in selected]
     waiting = _request_cold_files(opened)
-    ends = time.monotonic() + wait_s
-    while waiting and time.monotonic() < ends:
-        sleep(min(_LOOK_EVERY_S, wait_s))
+    deadline = time.monotonic() + wait_s
+    while waiting and time.monotonic() < deadline:
+        sleep(min(_POLL_S, wait_s))
         waiting = _request_cold_files(opened)
     if waiting:
         return WaitingFiles(waiting)
     remove(lake.store, name)
-    masked = masking_on(lake, policies, day)
-    made = [file for one, place, manifest in opened for file in _brought_back(lake, name, one, place, manifest, masked)]
-    done = write_down_copies(lake.store, name, rehydration.until, versions, made)
-    facts = {**rehydration.facts, "rows": done.rows, "versions": versions}
+    mask = masking_on(lake, policies, day)
+    files = [
+        file
+        for archive, place, manifest in opened
+        for file in _copy_archive(lake, name, archive, place, manifest, mask)
+    ]
+    result = write_copies_record(lake.store, name, rehydration.until, versions, files)
+    facts = {**rehydration.facts, "rows": result.rows, "versions": versions}
     audit.record(lake, by, DONE, name, None, facts, once=True, once_for=str(sorted(versions.items())))
-    return done
+    return result
 
 
 def end(lake: "Lake", name: str, by: str) -> int:
-    """Take rows that are back away before their day; return how many files went."""
-    gone = remove(lake.store, REHYDRATIONS.find(lake, name).name)
-    if gone:
+    """Delete rehydrated rows before their day; return the number of deleted files."""
+    deleted = remove(lake.store, REHYDRATIONS.find(lake, name).name)
+    if deleted:
         audit.record(lake, by, ENDED, name)
-    return gone
+    return deleted
 
 
 def _archives(tables: "Tables", rehydration: Rehydration, day: date) -> list[Archive]:
     if rehydration.until <= day:
         raise RehydrationError(f"it was for until {rehydration.until}", where=rehydration.name, hint="propose it anew")
-    every = every_archive(tables)
-    gone = [archive for archive in rehydration.archives if archive not in every or every[archive].removed is not None]
-    if gone:
-        raise RehydrationError(f"{gone[0]} is archived no more", where=rehydration.name, hint="propose what is left")
-    return [every[one] for one in rehydration.archives]
+    by_name = every_archive(tables)
+    missing = [name for name in rehydration.archives if name not in by_name or by_name[name].removed is not None]
+    if missing:
+        raise RehydrationError(f"{missing[0]} is archived no more", where=rehydration.name, hint="propose what is left")
+    return [by_name[name] for name in rehydration.archives]
 
 
 def needs_approval(selected: list[Archive], policies: "Policies") -> bool:
-    """Return whether the policy asked for an approval when the rows were archived, or asks for it today."""
-    asking = {
-        rule.destination.to for rule in policies.rules if rule.destination is not None and not rule.destination.free
-    }
-    return any(one.needs_approval or one.uri in asking for one in selected)
+    """Return whether the policy requires an approval today, or required one when the rows were archived."""
+    destinations = [rule.destination for rule in policies.rules if rule.destination is not None]
+    restricted = {destination.to for destination in destinations if not destination.free}
+    return any(archive.needs_approval or archive.uri in restricted for archive in selected)
 
 
 def _open_archive(store: "Store", archive: Archive) -> tuple["Store", Manifest]:
@@ -294,61 +298,61 @@ def _open_archive(store: "Store", archive: Archive) -> tuple["Store", Manifest]:
 
 
 def _request_cold_files(opened: "list[tuple[Archive, Store, Manifest]]") -> int:
-    """Ask for all files that are not available; return how many those are."""
+    """Request the restore of all files in cold storage; return the number of files that cannot be read yet."""
     waiting = 0
     for _, place, manifest in opened:
         for file in manifest.files:
             path = place.path("tables", manifest.table, file.path)
             try:
-                at_hand = look(place, path).at_hand
+                availability = look(place, path).availability
             except FileNotFoundError:
                 raise ArchiveError("it is not there", where=path, hint="restore it from a backup") from None
-            if at_hand is Availability.COLD:
+            if availability is Availability.COLD:
                 ask_for(place, path)
-            waiting += at_hand is not Availability.YES
+            waiting += availability is not Availability.YES
     return waiting
 
 
-def _brought_back(
+def _copy_archive(
     lake: "Lake",
     name: str,
     archive: Archive,
     place: "Store",
     manifest: Manifest,
-    masked: "Callable[[Contract, date, pa.Table], pa.Table]",
+    mask: "Callable[[Contract, date, pa.Table], pa.Table]",
 ) -> Iterator[DataFile]:
-    """Write an archive's rows beside the tables, as the table's contract has them now, and masked as is due now."""
+    """Write an archive's rows beside the tables, under today's contract and with due masks."""
     refuse_unsound(place, manifest)
     target = as_read(latest(lake.tables, archive.table), lake.contract(archive.table))
     for file in manifest.table_files.to_pylist():
-        rows = masked(target, archive.partition_date, current_rows(place, manifest, file, lake))
+        rows = mask(target, archive.partition_date, current_rows(place, manifest, file, lake))
         if rows.num_rows:
             yield write_partition(place_of(lake.store, name), target, rows, archive.partition_date, 0)
 
 
 def current_rows(place: "Store", manifest: Manifest, file: dict[str, object], lake: "Lake") -> pa.Table:
-    """Return the rows of an archived file under the names, types and units that its table has now."""
+    """Return the rows of an archived file, migrated to the names, types and units of today's contract."""
     target = as_read(latest(lake.tables, manifest.table), lake.contract(manifest.table))
     rows = stored_rows(Tables(place), manifest.table, file)
     return upgrade_rows(rows, target, manifest.contract_version, manifest.added_version)
 
 
 def masking_on(lake: "Lake", policies: "Policies", as_of: date) -> Callable[["Contract", date, pa.Table], pa.Table]:
-    """Return a function that masks rows of a table and date as rules and legal holds say on a day.
+    """Return a function that masks rows of a table and date by the rules and legal holds of a day.
 
-    What it returns raises `PolicyError` where columns are hashed and there is no key.
+    The function raises `PolicyError` if columns are hashed and the key is missing.
     """
     holds = holds_of(lake, as_of)
     runs = run_facts(lake.tables, [*policies.rules, *(hold.rule for hold in holds)])
 
-    def masked(contract: "Contract", day: date, rows: pa.Table) -> pa.Table:
+    def mask(contract: "Contract", day: date, rows: pa.Table) -> pa.Table:
         masks = Masks(lake, contract, policies.rules, ())
         if not masks.columns:
             return rows
         for name in masks.columns.keys() & set(rows.column_names):
-            at, field = rows.schema.get_field_index(name), rows.schema.field(name)
-            if pa.types.is_dictionary(field.type):  # its words would stay where values go
-                rows = rows.set_column(at, name, rows[name].cast(field.type.value_type))
+            index, field = rows.schema.get_field_index(name), rows.schema.field(name)
+            if pa.types.is_dictionary(field.type):  # a dictionary keeps the unmasked values
+                rows = rows.set_column(index, name, rows[name].cast(field.type.value_type))
         return masks.applied_to(rows, by_day(Parts(lake, contract, masks.rules, (), runs), holds)(day), day, as_of)
 
-    return masked
+    return mask

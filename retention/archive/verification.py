@@ -1,6 +1,6 @@
-"""Verifies a found plan of kind ``retention``: what was approved goes, and what was to be archived is archived.
+"""Verifies an unfinished plan of kind ``retention``: it removes what was approved, and its archives are complete.
 
-No row leaves the lake by a plan that was found whose archive does not verify: every file is read again.
+Every archived file is read again, so no row leaves the lake before its copy is verified.
 """
 
 import itertools
@@ -50,23 +50,26 @@ _ROW: Final = ("archive", "row_kind", "table", "partition_date", "manifest_sha25
 
 
 def verify_retention(lake: "Lake", plan: "Plan") -> None:
-    """Check that exactly what somebody approved goes, and is in an archive that verifies where it was to be."""
+    """Check that a plan removes exactly the approved rows, and that archived rows are in an intact archive.
+
+    Raises `RefusedPlanError`.
+    """
     _verify_approved(lake, plan)
     name = plan.body["facts"]["retention_plan"]
     approved = RETENTION_PLANS.find(lake, name)
     archives_by_table = plan.body["facts"].get(ARCHIVES, {})
-    wanted = {(item.table, item.partition_date.isoformat()): item for item in approved.items if item.archive_to}
-    if wanted.keys() != {(table, day) for table, days in archives_by_table.items() for day in days}:
+    items = {(item.table, item.partition_date.isoformat()): item for item in approved.items if item.archive_to}
+    if items.keys() != {(table, day) for table, days in archives_by_table.items() for day in days}:
         raise refusal(lake.store, plan, f"the plan would archive other partitions than were approved: {name}")
     expected = []
-    for (table, day), item in sorted(wanted.items()):
-        manifest = _sound(lake, plan, item, archives_by_table[table][day], name)
+    for (table, day), item in sorted(items.items()):
+        manifest = _verified_manifest(lake, plan, item, archives_by_table[table][day], name)
         expected.append(_row_of(manifest, item, plan.number, name))
     _verify_rows(lake.store, plan, expected)
 
 
-def _sound(lake: "Lake", plan: "Plan", item: Item, sha256: str, name: str) -> Manifest:
-    """Return the manifest of an item's archive, all of whose files are sound."""
+def _verified_manifest(lake: "Lake", plan: "Plan", item: Item, sha256: str, name: str) -> Manifest:
+    """Return the manifest of an item's archive after its files are verified."""
     assert item.archive_to is not None
     try:
         place = open_place(lake.store, item.archive_to)
@@ -75,32 +78,33 @@ def _sound(lake: "Lake", plan: "Plan", item: Item, sha256: str, name: str) -> Ma
         refuse_unsound(place, manifest)
     except ArchiveError as error:
         raise _unfit(lake.store, plan, item, name, f"{error.where}: {error.what}") from error
-    about = (manifest.lake, manifest.table, manifest.partition_date, manifest.rows, manifest.retention_plan)
+    facts = (manifest.lake, manifest.table, manifest.partition_date, manifest.rows, manifest.retention_plan)
     expected = (owner(lake.store), item.table, item.partition_date, item.rows, name)
-    if about != expected or not _has_what_goes(lake, plan, place, manifest, item):
+    if facts != expected or not _has_removed_rows(lake, plan, place, manifest, item):
         raise _unfit(lake.store, plan, item, name, f"{place.path(manifest.name)}: it has other rows than those that go")
     return manifest
 
 
-def _unfit(store: "Store", plan: "Plan", item: Item, name: str, why: str) -> RefusedPlanError:
-    message = f"the archive of {item.table} {item.partition_date} does not verify: {why}"
+def _unfit(store: "Store", plan: "Plan", item: Item, name: str, fault: str) -> RefusedPlanError:
+    message = f"the archive of {item.table} {item.partition_date} does not verify: {fault}"
     return refusal(store, plan, message, _HINT.format(name))
 
 
-def _has_what_goes(lake: "Lake", plan: "Plan", place: "Store", manifest: Manifest, item: Item) -> bool:
+def _has_removed_rows(lake: "Lake", plan: "Plan", place: "Store", manifest: Manifest, item: Item) -> bool:
+    """Return whether an archive has exactly the rows that the plan removes, by files or by keys of rows."""
     day = item.partition_date.isoformat()
-    gone = [row for row in plan.body["remove"].get(item.table, []) if row["date"] == day]
+    removed = [row for row in plan.body["remove"].get(item.table, []) if row["date"] == day]
     if item.part_sha256 is None:
-        return sorted(row["path"] for row in gone) == [file.path for file in manifest.files]
-    if is_committed_in(lake.store, item.table, plan.number):  # its files may be gone; what was looked at holds
+        return sorted(row["path"] for row in removed) == [file.path for file in manifest.files]
+    if is_committed_in(lake.store, item.table, plan.number):  # checked before the commit; the files may be deleted
         return True
-    known = lake.contract(item.table)
-    columns = key_columns(known)
-    new = [row for row in plan.body["add"] if row["table"] == item.table and row["partition"] == day]
+    contract = lake.contract(item.table)
+    columns = key_columns(contract)
+    added = [row for row in plan.body["add"] if row["table"] == item.table and row["partition"] == day]
     before, after = (
-        digest_of_files(lake.tables, known, _files(some, item.partition_date), columns) for some in (gone, new)
+        digest_of_files(lake.tables, contract, _files(rows, item.partition_date), columns) for rows in (removed, added)
     )
-    archived = digest_of_files(Tables(place), known, manifest.table_files, columns)
+    archived = digest_of_files(Tables(place), contract, manifest.table_files, columns)
     return (before - after - archived) % 2**256 == 0
 
 
@@ -125,13 +129,15 @@ def _row_of(manifest: Manifest, item: Item, number: int, name: str) -> dict[str,
 
 
 def _verify_rows(store: "Store", plan: "Plan", expected: list[dict[str, Any]]) -> None:
-    """Check that the rows that a plan brings to the register of archives are those of its own archives."""
-    rows = [row for one in plan.body["add"] if one["table"] == ARCHIVES_TABLE for row in _rows(store, plan, one)]
+    """Check that a plan adds only the rows of its own archives to the register of archives."""
+    files = [file for file in plan.body["add"] if file["table"] == ARCHIVES_TABLE]
+    rows = [row for file in files for row in _rows(store, plan, file)]
     made = [
         {key: value for key, value in row.items() if key != "archive"} for row in rows if row["row_kind"] == ARCHIVED
     ]
     ended = {row["archive"] for row in rows if row["row_kind"] == REMOVED}
-    planned = {one for days in plan.body["facts"].get(ENDED, {}).values() for some in days.values() for one in some}
+    by_table = plan.body["facts"].get(ENDED, {}).values()
+    planned = {name for by_date in by_table for names in by_date.values() for name in names}
 
     def order(row: Mapping[str, Any]) -> str:
         return str(sorted(row.items(), key=str))
@@ -157,43 +163,43 @@ def _rows(store: "Store", plan: "Plan", file: Mapping[str, Any]) -> Iterator[dic
 
 
 def _verify_approved(lake: "Lake", plan: "Plan") -> None:
-    """Check that exactly what somebody approved goes."""
+    """Check that a plan removes exactly what was approved."""
     verify_approved(
         lake, plan, RETENTION_PLANS, TABLE, "remove", lambda proposal: _is_as_approved(lake, plan, proposal)
     )
 
 
 def _is_as_approved(lake: "Lake", plan: "Plan", approved: RetentionPlan) -> bool:
-    gone: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    removed_files: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for table, rows in plan.body["remove"].items():
         for row in rows:
-            gone.setdefault((table, row["date"]), []).append(row)
-    stay: Counter[tuple[str, str]] = Counter()
+            removed_files.setdefault((table, row["date"]), []).append(row)
+    kept_rows: Counter[tuple[str, str]] = Counter()
     for row in plan.body["add"]:
-        if row["table"] != DOWNSAMPLED:  # made of rows that go; see below
-            stay[row["table"], row["partition"]] += row["rows"]
-    agreed = {
+        if row["table"] != DOWNSAMPLED:  # see `_verify_aggregates`
+            kept_rows[row["table"], row["partition"]] += row["rows"]
+    approved_items = {
         (item.table, item.partition_date.isoformat()): (item.rows, item.files_sha256, item.part_sha256 is not None)
         for item in approved.items
     }
-    archived = {
+    planned_items = {
         place: (
-            sum(row["num_records"] for row in rows) - stay[place],
+            sum(row["num_records"] for row in rows) - kept_rows[place],
             files_digest(row["path"] for row in rows),
-            stay[place] > 0,
+            kept_rows[place] > 0,
         )
-        for place, rows in gone.items()
+        for place, rows in removed_files.items()
     }
-    beside = (plan.body["facts"].get(kind, {}).items() for kind in (QUARANTINED, ENDED))
-    for table, days in itertools.chain.from_iterable(beside):
-        archived |= {(table, day): (0, files_digest(some), False) for day, some in days.items()}
+    not_in_tables = (plan.body["facts"].get(kind, {}).items() for kind in (QUARANTINED, ENDED))
+    for table, names_by_date in itertools.chain.from_iterable(not_in_tables):
+        planned_items |= {(table, day): (0, files_digest(names), False) for day, names in names_by_date.items()}
     _verify_aggregates(lake.store, plan, approved)
-    return archived == agreed
+    return planned_items == approved_items
 
 
 def _verify_aggregates(store: "Store", plan: "Plan", approved: RetentionPlan) -> None:
-    """Check that what the plan brings into `DOWNSAMPLED` counts exactly the rows that were to become aggregates."""
-    agreed = {
+    """Check that the rows that the plan adds to `DOWNSAMPLED` count exactly the approved rows."""
+    approved_rows = {
         (item.table, item.partition_date.isoformat(), (item.interval_s or 0) * 1_000_000_000): item.rows
         for item in approved.items
         if item.action == DOWNSAMPLE
@@ -211,5 +217,5 @@ def _verify_aggregates(store: "Store", plan: "Plan", approved: RetentionPlan) ->
                 if group["plan"] != plan.number:
                     raise refusal(store, plan, f"the plan would bring aggregates of another plan: {path}")
                 counted[group["table"], row["partition"], group["interval_ns"]] += group["rows_sum"] or 0
-    if dict(counted) != agreed:
+    if dict(counted) != approved_rows:
         raise refusal(store, plan, f"the plan would bring other aggregates than were approved: {approved.name}")

@@ -1,9 +1,10 @@
-"""Puts rows into an archive: copied, read again, written down; they leave the lake by a plan afterwards.
+"""Writes rows into an archive: copies files, reads the copies again, and writes the manifest.
 
     files of a partition ──copy──▶ archive ──read again: same digest?──▶ manifest ──▶ storage class ──▶ ``archives``
 
-Each step can be made again. Killed half-way, the next call finds the copies by their names, which hold their
-digests; copies of rows of a partition have names of their own each time, so those that no manifest names are strays.
+A plan removes the rows from the lake afterwards. Each step can be repeated: after a crash the next call finds copied
+files by their names, which contain their digests. A file of single rows gets a new name each time; a sweep deletes
+those that no manifest names.
 """
 
 import hashlib
@@ -49,14 +50,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WrittenArchive:
-    """Rows that lie in an archive: its manifest, and what is written down of it."""
+    """A written archive: its manifest, and its entry for the register."""
 
     manifest: Manifest
     archive: Archive
 
 
 class ArchiveWriter:
-    """Puts rows of one partition into an archive.
+    """Writes rows of one partition into an archive.
 
     Parameters
     ----------
@@ -76,19 +77,20 @@ class ArchiveWriter:
         """Copy data files byte by byte: rows of `ranklake.lake.tables.live_files.files`. Raises `DamagedFileError`."""
         for row in files.select(["path", "size_bytes", "num_records", "date"]).to_pylist():
             refuse_damaged(self.tables, self.item.table, [row])
-            copied = copy_file(self.tables.store, self.place, self.item.table, row["path"], row["num_records"])
-            self._files.append(copied)
+            copy = copy_file(self.tables.store, self.place, self.item.table, row["path"], row["num_records"])
+            self._files.append(copy)
 
     def add(self, rows: pa.Table) -> None:
-        """Write rows of the partition as a file of the archive."""
-        made = write_partition(self.place, self.contract, rows, self.item.partition_date, self.number)
-        refuse_damaged(Tables(self.place), self.item.table, [_as_row(made.path, made.size_bytes, made.rows, self.item)])
-        digest = digest_of(made.path)
+        """Write rows of the partition as a file of the archive, and verify it. Raises `DamagedFileError`."""
+        file = write_partition(self.place, self.contract, rows, self.item.partition_date, self.number)
+        row = {"path": file.path, "size_bytes": file.size_bytes, "num_records": file.rows}
+        refuse_damaged(Tables(self.place), self.item.table, [{**row, "date": self.item.partition_date}])
+        digest = digest_of(file.path)
         assert digest is not None
-        self._files.append(ArchivedFile(made.path, made.rows, made.size_bytes, digest))
+        self._files.append(ArchivedFile(file.path, file.rows, file.size_bytes, digest))
 
-    def done(self) -> WrittenArchive:
-        """Write the manifest, move the copies into their class, and return what is written down of them."""
+    def finish(self) -> WrittenArchive:
+        """Write the manifest, move the copies into their storage class, and return the archive."""
         manifest = Manifest(
             owner(self.tables.store),
             self.item.table,
@@ -108,7 +110,7 @@ class ArchiveWriter:
                 self.to.storage_class,
                 self.to.tag,
             )
-        made = Archive(
+        archive = Archive(
             archive=archive_name(manifest.sha256),
             table=manifest.table,
             partition_date=manifest.partition_date,
@@ -123,42 +125,42 @@ class ArchiveWriter:
             proposal=self.proposal,
             plan=self.number,
         )
-        return WrittenArchive(manifest, made)
+        return WrittenArchive(manifest, archive)
 
 
 def copy_file(store: "Store", place: "Store", table: str, path: str, rows: int) -> ArchivedFile:
-    """Copy a data file into an archive unless a sound copy exists, and verify the copy.
+    """Copy a data file into an archive unless an intact copy exists, and verify the copy.
 
-    Raises `ArchiveError` where the copy is not what was read.
+    Raises `ArchiveError` if the copy differs from the file.
     """
     source, target = store.path("tables", table, path), place.path("tables", table, path)
     raw = bytes(store.fs.cat_file(source))
-    made = ArchivedFile(path, rows, len(raw), hashlib.sha256(raw).hexdigest())
-    _, fault = look_at(place, table, made)
+    copy = ArchivedFile(path, rows, len(raw), hashlib.sha256(raw).hexdigest())
+    _, fault = look_at(place, table, copy)
     if fault:
         if place.is_local:
             os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120 - fsspec paths are strings
         overwrite(place.fs, target, raw, local=place.is_local)
-        _, fault = look_at(place, table, made)
+        _, fault = look_at(place, table, copy)
     if fault:
         raise ArchiveError(f"the copy does not verify: {fault}", where=target, hint="nothing was removed; run it again")
-    return made
+    return copy
 
 
-def copy_anew(lake: "Lake") -> None:
-    """Copy what an unfinished plan archives once more where the copy is not sound and the file is still in the lake.
+def repair_copies(lake: "Lake") -> None:
+    """Copy the files of an unfinished plan again whose copies are damaged, as long as they are still in the lake.
 
-    Of rows of a partition nothing can be copied: their files are not those of the lake. Raises what `copy_file` does.
+    Files of single rows cannot be repaired, since they exist only in the archive. Raises the errors of `copy_file`.
     """
-    waiting = read_plan(lake.store, last_finished(lake.tables) + 1)
-    if waiting is None or waiting.kind != RETENTION.name:
+    unfinished = read_plan(lake.store, last_finished(lake.tables) + 1)
+    if unfinished is None or unfinished.kind != RETENTION.name:
         return
     places = {
         (item.table, item.partition_date.isoformat()): item.archive_to
-        for item in RETENTION_PLANS.find(lake, waiting.body["facts"]["retention_plan"]).items
+        for item in RETENTION_PLANS.find(lake, unfinished.body["facts"]["retention_plan"]).items
         if item.archive_to is not None and item.part_sha256 is None
     }
-    for table, rows in waiting.body["remove"].items():
+    for table, rows in unfinished.body["remove"].items():
         for row in rows:
             to = places.get((table, row["date"]))
             if to is not None and lake.fs.exists(lake.path("tables", table, row["path"])):
@@ -166,20 +168,16 @@ def copy_anew(lake: "Lake") -> None:
                 copy_file(lake.store, claim(lake, to), table, row["path"], row["num_records"])
 
 
-def _as_row(path: str, size_bytes: int, rows: int, item: "Item") -> dict[str, object]:
-    return {"path": path, "size_bytes": size_bytes, "num_records": rows, "date": item.partition_date}
-
-
 def archived_rows(written: "Iterable[WrittenArchive]") -> Iterator[dict[str, Any]]:
-    """Yield the rows of archives that a plan makes."""
-    yield from (one.archive.row(ARCHIVED) for one in written)
+    """Yield the register's rows of written archives, without their times."""
+    yield from (item.archive.row(ARCHIVED) for item in written)
 
 
 def ended_rows(
     tables: "Tables", ended: Mapping[str, Mapping[str, list[str]]], proposal: str, number: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of archives that end with a plan."""
-    known = every_archive(tables) if ended else {}
-    for days in ended.values():
-        for name in (name for some in days.values() for name in some):
-            yield {**known[name].row(REMOVED), "proposal": proposal, "plan": number}
+    """Yield the register's rows of archives that a plan ends, without their times. `ended` is by table and date."""
+    by_name = every_archive(tables) if ended else {}
+    for names_by_date in ended.values():
+        for name in (name for names in names_by_date.values() for name in names):
+            yield {**by_name[name].row(REMOVED), "proposal": proposal, "plan": number}

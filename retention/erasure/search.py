@@ -127,7 +127,7 @@ def sources(tables: "Tables", spool: "Spool | None", folders: Sequence[Path]) ->
             yield replace(source, place=f"{COPIES} {share.role}")
     for place in archive_places(tables):
         for source in _files(place.fs, place.root.rstrip("/"), local=place.is_local):
-            closed = "" if source.is_folder else look_up(place, source.uri).at_hand.closed
+            closed = "" if source.is_folder else look_up(place, source.uri).availability.closed
             yield replace(source, place=ARCHIVES, closed=closed)
     if spool is not None:
         for source in _files(spool.fs, spool.root.rstrip("/"), local=isinstance(spool.fs, LocalFileSystem)):

@@ -25,7 +25,7 @@ from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import latest
 from ranklake.retention.archive.register import TABLE as ARCHIVES_TABLE
-from ranklake.retention.archive.writing import ArchiveWriter, WrittenArchive, archived_rows, copy_anew, ended_rows
+from ranklake.retention.archive.writing import ArchiveWriter, WrittenArchive, archived_rows, ended_rows, repair_copies
 from ranklake.retention.plans.archiving import destination_of
 from ranklake.retention.plans.downsample import write_aggregates
 from ranklake.retention.plans.due import DuePartition
@@ -87,7 +87,7 @@ def apply(
     if today is None:
         check_clock(lake.store)
     day = today or datetime.now(UTC).date()
-    copy_anew(lake)
+    repair_copies(lake)
 
     def check(plan: RetentionPlan) -> "WritePlan":
         partitions = _due(lake, plan, contracts, policies, day)
@@ -179,7 +179,7 @@ def _write(
         if partition.aggregates is not None:
             new += next(aggregates)
             downsampled.setdefault(table, []).append(partition.item.partition_date.isoformat())
-        written += [] if writer is None else [writer.done()]
+        written += [] if writer is None else [writer.finish()]
     until = clock.now() + timedelta(days=grace_days) if grace_days else None
     row = head_row(plan, "application", by, number, single_operator=alone, kept_until=until)
     new += row_files(lake.store, TABLE, with_time([row]), number)

@@ -32,7 +32,7 @@ from ranklake.lake.tables.read import read_where
 from ranklake.lake.tables.table_schema import as_read
 from ranklake.lake.tables.tables import latest
 from ranklake.retention.archive.rehydrated import rehydrated_archives, remove_expired
-from ranklake.retention.archive.sweeping import forget_ended, sweep_archives
+from ranklake.retention.archive.sweeping import delete_ended_copies, sweep_archives
 from ranklake.retention.copies import sweep_copies
 from ranklake.retention.holds.holds import holds_of
 from ranklake.retention.plans.cancel import rows_of
@@ -291,7 +291,7 @@ def _is_held(parts: Parts, values: Values) -> bool:
 def expired_names(tables: "Tables", *, dry_run: bool = False) -> list[str]:
     """Delete expired rehydrated rows, and those whose archive was deleted; return the names of their proposals."""
     today = clock.now().date()
-    ended = forget_ended(tables, dry_run=dry_run)
+    ended = delete_ended_copies(tables, dry_run=dry_run)
     if not dry_run:
         return sorted([*ended, *remove_expired(tables.store, today)])
     return sorted({*ended, *(copy.name for copy in rehydrated_archives(tables.store) if copy.until <= today)})

@@ -35,7 +35,7 @@ def test_rows_lie_in_cold_storage_and_come_back(storage, tmp_path):
     assert (looked.files, looked.unread, looked.faults) == (0, 1, ())
     cold = open_place(site.lake.store, one.uri)
     (path,) = [path for path in cold.fs.find(cold.path("tables")) if path.endswith(".parquet")]
-    assert look(cold, path).at_hand is Availability.COLD
+    assert look(cold, path).availability is Availability.COLD
     made = write_down(
         site.lake, select_archives(site.lake.tables, "steps", days_ago(90).date(), TODAY), days_ago(-7).date(), "Ann"
     )
