@@ -18,7 +18,7 @@ from ranklake.redaction.redact import redact_uri
 from ranklake.retention.archive.register import archive_places, archives
 from ranklake.retention.policies.model import matches_key
 from ranklake.retention.shares.place import open_place
-from ranklake.retention.shares.register import shares, tables_known
+from ranklake.retention.shares.register import recorded_tables, shares
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
@@ -161,7 +161,7 @@ def places(tables: "Tables", contracts: "Mapping[str, Contract]", spool: "Store 
         held.append(
             StoragePlace(
                 posture(f"share of {share.role} at {redact_uri(share.uri)}", place, ""),
-                frozenset(tables_known(tables.store, share)),
+                frozenset(recorded_tables(tables.store, share)),
             )
         )
     return held

@@ -1,4 +1,4 @@
-"""How a role sees a table: the contract of its copy, and a digest that changes when the copy must be rebuilt."""
+"""The definition of a copy: the contract with what a role sees, and a digest that changes if a rebuild is needed."""
 
 import hashlib
 import json
@@ -21,11 +21,11 @@ _SORTED: Final = frozenset({"string", "bool", "int32", "int64", "float32", "floa
 
 
 def copy_contract(role: Role, contract: "Contract") -> "Contract":
-    """Return the contract of a role's copy of a table: the columns that it sees.
+    """Return the contract of a role's copy of a table: the columns that the role sees.
 
-    A masked column may be NULL, has no default (which would stand in for NULL) and is no JSON. Where a column that the
-    table is sorted by is not seen as it is, the copy is sorted by all that is seen: the order of rows tells nothing
-    else. Raises `ShareError` where the role does not see the dates that tables are laid out by.
+    A masked column may be NULL, and has no default and no format. If the role does not see a sort column unmasked, the
+    copy is sorted by all visible columns, so that the order of rows reveals nothing. Raises `ShareError` if the role
+    does not see the partition column unmasked.
     """
     sights = role.sights(contract)
     plain = {sight.column.name for sight in sights if sight.mask is None and not sight.is_hidden}
@@ -33,23 +33,23 @@ def copy_contract(role: Role, contract: "Contract") -> "Contract":
         message = f"{role.name} does not see {contract.table}.{min(unseen)} as it is, and copies are laid out by it"
         raise ShareError(message, where=role.name, hint=f"take {contract.table} out of its tables, or let it see that")
     groups = role.groups.get(contract.table)
-    by = frozenset() if groups is None else frozenset(groups.by)
+    group_columns = frozenset() if groups is None else frozenset(groups.by)
     columns = tuple(
-        one.column
-        if one.mask is None and one.column.name not in by
-        else replace(one.column, required=False, default=None, format=None, mask=None)
-        for one in sights
-        if not one.is_hidden
+        sight.column
+        if sight.mask is None and sight.column.name not in group_columns
+        else replace(sight.column, required=False, default=None, format=None, mask=None)
+        for sight in sights
+        if not sight.is_hidden
     )
-    seen = {column.name for column in columns}
-    order = [name for name in contract.sort if name in seen]
+    visible = {column.name for column in columns}
+    order = [name for name in contract.sort if name in visible]
     if not plain.issuperset(contract.sort):
-        order += [one.name for one in columns if one.name not in order and one.type in _SORTED]
+        order += [column.name for column in columns if column.name not in order and column.type in _SORTED]
     return replace(
         contract,
         columns=columns,
         sort=tuple(order),
-        grain=tuple(name for name in contract.grain if name in seen),
+        grain=tuple(name for name in contract.grain if name in visible),
         checks=(),
         retired=(),
         rollup=None,
@@ -58,20 +58,20 @@ def copy_contract(role: Role, contract: "Contract") -> "Contract":
 
 
 def is_resorted(contract: "Contract", copied: "Contract") -> bool:
-    """Return whether a copy is sorted in another order than its table."""
+    """Return whether a copy has another sort order than its table."""
     return contract.sort != copied.sort
 
 
 def definition(role: Role, contract: "Contract", key_ids: Sequence[str]) -> str:
     """Return a digest of how a role sees a table: columns, masks, conditions, and the keys of its pseudonyms."""
-    hashed = False
+    has_hash = False
     columns = []
     for sight in role.sights(contract):
         if not sight.is_hidden:
             column = sight.column
             columns.append([column.id, column.name, column.type, column.required, column.class_, sight.visibility])
-            hashed = hashed or sight.visibility == "hash"
-    facts = [FORMAT, columns, list(contract.sort), role.conditions(contract), list(key_ids) if hashed else []]
+            has_hash = has_hash or sight.visibility == "hash"
+    facts = [FORMAT, columns, list(contract.sort), role.conditions(contract), list(key_ids) if has_hash else []]
     if (groups := role.groups.get(contract.table)) is not None:
         facts.append(groups.text)
     return _digest(facts)
@@ -79,14 +79,14 @@ def definition(role: Role, contract: "Contract", key_ids: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CopyInputs:
-    """What rows of a copy depend on besides their source rows.
+    """The inputs of a copy other than its source rows.
 
     Attributes
     ----------
     asked
         Digest of the tables that the role's conditions read (`conditions_digest`).
     theirs
-        Runs of the role's teams; None where rows do not depend on teams.
+        Runs of the role's teams; None if rows do not depend on teams.
     """
 
     asked: str
@@ -98,7 +98,7 @@ class CopyInputs:
 
 
 def conditions_digest(live: Mapping[str, "pa.Table"], moment: str) -> str:
-    """Return a digest of the tables that conditions read, and of the time where conditions depend on it."""
+    """Return a digest of the tables that conditions read, and of `moment`, which is empty unless they use the time."""
     if not live and not moment:
         return ""
     return _digest([moment, {name: files_digest(rows["path"].to_pylist()) for name, rows in sorted(live.items())}])

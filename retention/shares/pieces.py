@@ -1,8 +1,8 @@
-"""Pieces: which files of a share hold the rows of which files of a table, and which of them hold.
+"""Pieces: which files of a share have the rows of which files of the table, and which pieces are still valid.
 
-A table's data files never change, so a piece is up to date as long as all its sources are live. What brings rows makes
-pieces; what removes or rewrites files makes those of them stale, and no other. Merged files carry the digests of what
-they were merged from, so a merge is reported from a change.
+A table's data files never change, so a piece is valid as long as all its source files are live. New files give new
+pieces, and removed or rewritten files invalidate only their own pieces. The name of a merged file contains the digests
+of its parts, so a merge is distinguished from a change of rows.
 """
 
 from collections import defaultdict
@@ -15,11 +15,11 @@ from ranklake.lake.tables.live_files import files_digest
 from ranklake.retention.shares.definition import CopyInputs
 
 GROUP_BYTES: Final = 64 * 2**20
-"""Of sources that are read for one piece."""
+"""Most bytes of source files for one piece."""
 SMALL_BYTES: Final = 16 * 2**20
 MOST_SMALL: Final = 12
-"""Small pieces of a date that have files; more are made one. Pieces without files are one anyway: their number would
-tell readers, by when files are made one, how many files came of which they see nothing."""
+"""Most small pieces with files per date; more are combined. Pieces without files are always combined: otherwise the
+time of combining would reveal how many files arrived whose rows the role does not see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +34,20 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Files of a share, and what they were made of.
+    """Files of a share and the source files that they were copied from.
 
     Attributes
     ----------
     sources
         Files of the lake's table.
     files
-        Of the share; none where the role sees none of the rows.
+        Files of the share; empty if the role sees none of the rows.
     size_bytes
-        Of `files`.
+        Bytes of `files`.
     behind
-        Digest of what the role's conditions asked.
+        Digest of the inputs of the copy (`CopyInputs.digest`).
     runs
-        Runs of the sources, hidden ones among them, where the rows depend on whose they are; else none.
+        Runs of the sources, including hidden ones, if rows depend on teams; otherwise empty.
     """
 
     day: date
@@ -73,16 +73,16 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class DueDate:
-    """What is to be done about one date.
+    """The work for one date.
 
     Attributes
     ----------
     groups
-        Sources to read, those of one piece together.
+        Source files to copy, grouped by new piece.
     replaced
-        Pieces that go when that is done.
+        Old pieces that are removed afterwards.
     is_regrouped
-        Whether the rows that go are those that come, in fewer files.
+        Whether the new pieces have the same rows as the old ones, in fewer files.
     """
 
     day: date
@@ -91,100 +91,102 @@ class DueDate:
     is_regrouped: bool = False
 
 
-def settle(
+def split_pieces(
     known: Iterable[Piece], live: Iterable[Source], shared: frozenset[str], behind: CopyInputs
 ) -> tuple[list[Piece], list[DueDate]]:
-    """Return the pieces that hold, and what is to be done, by date.
+    """Return the valid pieces, and the work to do by date.
 
     Parameters
     ----------
     known
-        Pieces as they were written down.
+        Recorded pieces.
     live
         The table's live files.
     shared
         Live files of the share.
     behind
-        What the role's conditions ask now; pieces of another digest are stale.
+        Current inputs of the copy; pieces with another digest are stale.
     """
     pieces, sources = _by_day(known), _by_day(live)
-    held: list[Piece] = []
+    valid: list[Piece] = []
     due: list[DueDate] = []
     for day in sorted(pieces.keys() | sources.keys()):
-        kept, stale, fresh = _of_day(pieces.get(day, []), sources.get(day, []), shared, behind)
-        kept = _without_files_as_one(kept, behind)
-        small = [one for one in kept if one.files and one.size_bytes < SMALL_BYTES]
-        regrouped = len(small) > MOST_SMALL
-        if regrouped:
-            mine = {path for one in small for path in one.sources}
-            kept = [one for one in kept if one not in small]
-            fresh += [source for source in sources[day] if source.path in mine]
-        held += kept
-        if fresh or stale or regrouped:
-            replaced = (*stale, *(small if regrouped else ()))
-            due.append(DueDate(day, tuple(_groups(fresh)), replaced, is_regrouped=regrouped and not stale))
-    return held, due
+        kept, stale, uncovered = _of_day(pieces.get(day, []), sources.get(day, []), shared, behind)
+        kept = _combine_empty(kept, behind)
+        small = [piece for piece in kept if piece.files and piece.size_bytes < SMALL_BYTES]
+        is_regrouped = len(small) > MOST_SMALL
+        if is_regrouped:
+            small_sources = {path for piece in small for path in piece.sources}
+            kept = [piece for piece in kept if piece not in small]
+            uncovered += [source for source in sources[day] if source.path in small_sources]
+        valid += kept
+        if uncovered or stale or is_regrouped:
+            replaced = (*stale, *(small if is_regrouped else ()))
+            due.append(DueDate(day, tuple(_groups(uncovered)), replaced, is_regrouped=is_regrouped and not stale))
+    return valid, due
 
 
 def stale_pieces(known: Iterable[Piece], live: Iterable[Source], shared: frozenset[str]) -> list[Piece]:
-    """Return the pieces some of whose rows are gone from the table, or were changed there."""
+    """Return the pieces with rows that were removed or changed in the table."""
     pieces, sources = _by_day(known), _by_day(live)
-    return [one for day, some in pieces.items() for one in _of_day(some, sources.get(day, []), shared, None)[1]]
+    days = ((items, sources.get(day, [])) for day, items in pieces.items())
+    return [piece for items, day_sources in days for piece in _of_day(items, day_sources, shared, None)[1]]
 
 
 def _of_day(
     pieces: Sequence[Piece], sources: Sequence[Source], shared: frozenset[str], behind: CopyInputs | None
 ) -> tuple[list[Piece], list[Piece], list[Source]]:
-    """Return pieces that hold, pieces that do not, and sources that are in none that holds."""
+    """Return the valid pieces of a date, the stale pieces, and the source files without a valid piece."""
     live = {source.path for source in sources}
-    asked = (piece for piece in pieces if behind is None or piece.behind == behind.digest(piece.runs))
-    whole = [one for one in asked if shared.issuperset(one.files)]
-    stale = [one for one in pieces if one not in whole]
-    kept = [one for one in whole if live.issuperset(one.sources)]
-    moved = [one for one in whole if one not in kept]
-    fresh = _uncovered_sources(kept, sources)
-    if (merged := _merge(moved, fresh, behind)) is not None:
+    current = (piece for piece in pieces if behind is None or piece.behind == behind.digest(piece.runs))
+    complete = [piece for piece in current if shared.issuperset(piece.files)]
+    stale = [piece for piece in pieces if piece not in complete]
+    kept = [piece for piece in complete if live.issuperset(piece.sources)]
+    moved = [piece for piece in complete if piece not in kept]
+    uncovered = _uncovered_sources(kept, sources)
+    if (merged := _merge(moved, uncovered, behind)) is not None:
         kept.append(merged)
         return kept, stale, _uncovered_sources(kept, sources)
-    return kept, [*stale, *moved], fresh
+    return kept, [*stale, *moved], uncovered
 
 
-def _without_files_as_one(kept: Sequence[Piece], behind: CopyInputs) -> list[Piece]:
-    empty = [one for one in kept if not one.files]
-    if len(empty) < 2:  # noqa: PLR2004 - two make one
+def _combine_empty(kept: Sequence[Piece], behind: CopyInputs) -> list[Piece]:
+    """Return pieces with those without files combined into one."""
+    empty = [piece for piece in kept if not piece.files]
+    if len(empty) < 2:  # noqa: PLR2004 - nothing to combine
         return list(kept)
-    joined = _as_one_source(empty, tuple(path for each in empty for path in each.sources), behind)
-    return [*(each for each in kept if each.files), joined]
+    combined = _combine(empty, tuple(path for piece in empty for path in piece.sources), behind)
+    return [*(piece for piece in kept if piece.files), combined]
 
 
-def _as_one_source(pieces: Sequence[Piece], sources: tuple[str, ...], behind: CopyInputs | None) -> Piece:
-    """Return pieces that hold as one of some sources."""
-    files = tuple(path for one in pieces for path in one.files)
-    runs = tuple(sorted({run for one in pieces for run in one.runs}))
+def _combine(pieces: Sequence[Piece], sources: tuple[str, ...], behind: CopyInputs | None) -> Piece:
+    """Return one piece with the files of several pieces, and the given sources."""
+    files = tuple(path for piece in pieces for path in piece.files)
+    runs = tuple(sorted({run for piece in pieces for run in piece.runs}))
     digest = pieces[0].behind if behind is None else behind.digest(runs)
-    size = sum(one.size_bytes for one in pieces)
+    size = sum(piece.size_bytes for piece in pieces)
     return Piece(pieces[0].day, sources, files, size, digest, runs)
 
 
 def _uncovered_sources(kept: Iterable[Piece], sources: Iterable[Source]) -> list[Source]:
-    covered = {path for one in kept for path in one.sources}
+    covered = {path for piece in kept for path in piece.sources}
     return [source for source in sources if source.path not in covered]
 
 
-def _merge(moved: Sequence[Piece], fresh: Iterable[Source], behind: CopyInputs | None) -> Piece | None:
-    """Return pieces as one, where their sources were only merged; None where they changed."""
-    before = [path for one in moved for path in one.sources]
-    after = tuple(one.path for one in fresh if "~" in one.path or one.path in before)
+def _merge(moved: Sequence[Piece], uncovered: Iterable[Source], behind: CopyInputs | None) -> Piece | None:
+    """Return pieces as one if their source files were only merged; None if rows changed."""
+    before = [path for piece in moved for path in piece.sources]
+    after = tuple(source.path for source in uncovered if "~" in source.path or source.path in before)
     if not after or files_digest(before) != files_digest(after):
         return None
-    return _as_one_source(moved, after, behind)
+    return _combine(moved, after, behind)
 
 
 def _groups(sources: Sequence[Source]) -> Iterable[tuple[Source, ...]]:
     """Yield sources in groups of about `GROUP_BYTES`."""
     group: list[Source] = []
     for source in sorted(sources, key=lambda source: source.path):
-        if group and sum(each.size_bytes for each in group) + source.size_bytes > GROUP_BYTES:
+        if group and sum(member.size_bytes for member in group) + source.size_bytes > GROUP_BYTES:
             yield tuple(group)
             group = []
         group.append(source)
@@ -193,14 +195,14 @@ def _groups(sources: Sequence[Source]) -> Iterable[tuple[Source, ...]]:
 
 
 def split_by_rows(due: DueDate, rows_most: int) -> DueDate:
-    """Return what is to be done about a date in groups of so many rows at most, or of one source."""
+    """Return the work for a date in groups of at most `rows_most` rows; a larger source file is a group alone."""
     return replace(due, groups=tuple(part for group in due.groups for part in _parts(group, rows_most)))
 
 
 def _parts(group: Sequence[Source], rows_most: int) -> Iterable[tuple[Source, ...]]:
     part: list[Source] = []
     for source in group:
-        if part and sum(each.rows for each in part) + source.rows > rows_most:
+        if part and sum(member.rows for member in part) + source.rows > rows_most:
             yield tuple(part)
             part = []
         part.append(source)

@@ -1,14 +1,12 @@
-"""The place of a share: a prefix that one lake owns for one role, and storage policies that let it read no more.
+"""The place of a share: a bucket prefix that one lake owns for one role, and storage policies for its readers.
 
-    <to>/<role>/ranklake-share.json     whose it is: the lake's number, and the role
-    <to>/<role>/tables/<table>/         a Delta table: what the role sees of it
+    <to>/<role>/ranklake-share.json     the owner: the lake's identity, and the role
+    <to>/<role>/tables/<table>/         a Delta table with the rows and columns that the role sees
 
-Whoever may read the prefix sees what the role sees, and nothing else.
+A reader of the prefix sees what the role sees and nothing else.
 
-Storage policies: what lets a role read the prefix of its share and nothing else, in the terms of each store.
-
-A policy only allows. What it does not name stays refused as long as no other policy allows it, so whoever reads a share
-must have no other rights in the bucket.
+A storage policy allows reading the prefix of a share, in the form of each store. Policies only add rights, so readers
+of a share must have no other rights in the bucket.
 """
 
 import json
@@ -32,11 +30,11 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class ShareError(RanklakeError):
-    """A share that cannot be made, or a place that is none of this lake's. Nothing was changed there."""
+    """A share cannot be made, or its place belongs to another lake. Nothing was changed there."""
 
 
 def share_uri(to: str, role: str) -> str:
-    """Return the prefix of a role below a place. Raises `ShareError` for names and URIs that cannot be one."""
+    """Return the prefix of a role below a place. Raises `ShareError` for an invalid role name or URI."""
     if not _NAME.fullmatch(role):
         hint = "name it in letters, digits, dots, dashes and underscores"
         raise ShareError(f"role {role!r} cannot be the name of a folder", where="ROLE", hint=hint)
@@ -47,14 +45,14 @@ def share_uri(to: str, role: str) -> str:
 
 
 def open_place(store: Store, uri: str) -> Store:
-    """Return the place of a share, reached as the lake is. Raises `LakeUnreachableError`."""
+    """Return the place of a share, with the lake's storage options. Raises `LakeUnreachableError`."""
     return Store.at(uri, store.storage)
 
 
 def claim(lake: Lake, place: Store, role: str) -> None:
-    """Make a place this lake's, for a role; again changes nothing.
+    """Mark a place as this lake's share for a role. A second call changes nothing.
 
-    Raises `ShareError` where it is another's, holds something else, or lies in the lake or around it.
+    Raises `ShareError` if the place belongs to another lake or role, is not empty, or overlaps the lake or its spool.
     """
     if overlaps(lake, place):
         message = "the place lies in the lake or a spool, or around it"
@@ -62,7 +60,7 @@ def claim(lake: Lake, place: Store, role: str) -> None:
     if not place.fs.exists(place.path(MARKER)):
         if place.fs.exists(place.path(LAKE_MARKER)):
             raise ShareError("a lake is there", where=place.uri, hint="name an empty place")
-        if any(not one.path.endswith(".tmp") for one in listed(place.fs, place.root)):
+        if any(not file.path.endswith(".tmp") for file in listed(place.fs, place.root)):
             raise ShareError("the place is not empty, and no share", where=place.uri, hint="name an empty place")
         marker = {"format": FORMAT, "lake": owner(lake.store), "role": role}
         place.put_if_absent(MARKER, json.dumps(marker).encode())
@@ -70,18 +68,18 @@ def claim(lake: Lake, place: Store, role: str) -> None:
 
 
 def refuse_other(store: Store, place: Store, role: str) -> None:
-    """Raise `ShareError` where a place is not this lake's share of a role."""
+    """Raise `ShareError` unless a place is marked as this lake's share for a role."""
     try:
         marker = json.loads(place.fs.cat_file(place.path(MARKER)))
-        whose_lake, marked_role, made = marker["lake"], marker["role"], marker["format"]
+        marked_lake, marked_role, format_ = marker["lake"], marker["role"], marker["format"]
     except FileNotFoundError:
         raise ShareError("no share is there", where=place.uri, hint="make it: ranklake share ROLE --to URI") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         hint = f"restore {MARKER} there, or name an empty place"
         raise ShareError("what says whose share this is cannot be read", where=place.uri, hint=hint) from None
-    if made != FORMAT:
-        raise ShareError(f"a share of format {made}, and {FORMAT} is known here", where=place.uri, hint="upgrade it")
-    if whose_lake != owner(store):
+    if format_ != FORMAT:
+        raise ShareError(f"a share of format {format_}, and {FORMAT} is known here", where=place.uri, hint="upgrade it")
+    if marked_lake != owner(store):
         raise ShareError("another lake owns this share", where=place.uri, hint="name another place")
     if marked_role != role:
         raise ShareError(f"this is the share of role {marked_role!r}", where=place.uri, hint="name another place")
@@ -94,35 +92,35 @@ _BLOBS: Final = "Microsoft.Storage/storageAccounts/blobServices/containers"
 _READ: Final = f"{_BLOBS}/blobs/read"
 _AZURE_HOST: Final = re.compile(r"(?P<container>[^@/]+)@(?P<account>[a-z0-9]+)\..*")
 _EVERYBODY: Final = frozenset({"allUsers", "allAuthenticatedUsers"})
-_HEX: Final = re.compile(r"[^\x20-\x7e]|[*?$\"'\\]")
+_SPECIAL: Final = re.compile(r"[^\x20-\x7e]|[*?$\"'\\]")
 
 
 def storage_policy(store: str, to: str, role: str, principal: str) -> dict[str, Any]:
-    """Return the policy by which somebody reads a role's share below a place, as plain JSON values.
+    """Return the policy that lets a principal read a role's share, as plain JSON values.
 
     Parameters
     ----------
     store
         One of `STORES`.
     to
-        Where shares are, such as ``s3://telemetry-shares/roles``.
+        The place of shares, such as ``s3://telemetry-shares/roles``.
     principal
-        Who reads, in the store's terms; empty where the policy is attached to whoever it is.
+        The reader's name in the store; empty for a policy that is attached to the reader's account.
 
-    Raises `ShareError` for another store, or a place that is none of that store's.
+    Raises `ShareError` for an unknown store, or a place of another store.
     """
     if store not in STORES:
         raise ShareError(f"unknown store {store!r}", where="--store", hint=did_you_mean(store, STORES))
-    make, schemes, asks = STORES[store]
+    make, schemes, principal_form = STORES[store]
     match = _URI.fullmatch(share_uri(to, role))
     if match is None or match["scheme"] not in schemes:
         raise ShareError(f"no place of {store}", where="--to", hint=f"write {schemes[0]}://bucket/prefix")
     prefix = (match["path"] or "").strip("/")
-    if _HEX.search(prefix) or _HEX.search(match["place"]):
+    if _SPECIAL.search(prefix) or _SPECIAL.search(match["place"]):
         hint = "name a place in plain letters, without quotes, stars, question marks and dollar signs"
         raise ShareError("its name has a letter that means something in policies", where="--to", hint=hint)
-    if asks and not principal:
-        raise ShareError(f"{store} wants to know who reads", where="--principal", hint=f"write {asks}")
+    if principal_form and not principal:
+        raise ShareError(f"{store} wants to know who reads", where="--principal", hint=f"write {principal_form}")
     if "*" in principal or principal in _EVERYBODY:
         hint = "name one account or one group; a share is for those whom its role is for"
         raise ShareError("that is everybody", where="--principal", hint=hint)
@@ -130,7 +128,7 @@ def storage_policy(store: str, to: str, role: str, principal: str) -> dict[str, 
 
 
 def _statements(bucket: str, prefix: str) -> list[dict[str, Any]]:
-    """Return what S3 asks before it lists names below a prefix, and gives objects there."""
+    """Return the S3 statements that allow listing and reading objects below a prefix."""
     return [
         {
             "Sid": "ListTheShare",
@@ -149,15 +147,15 @@ def _statements(bucket: str, prefix: str) -> list[dict[str, Any]]:
 
 
 def _identity(bucket: str, prefix: str, principal: str) -> dict[str, Any]:
-    """Return a policy that is attached to whoever reads (AWS's IAM, MinIO)."""
+    """Return a policy to attach to the reader's account (AWS IAM, MinIO)."""
     del principal
     return {"Version": _S3_VERSION, "Statement": _statements(bucket, prefix)}
 
 
 def _of_bucket(bucket: str, prefix: str, principal: str) -> dict[str, Any]:
-    """Return a policy that is attached to the bucket, and names who reads (radosgw, AWS)."""
-    who = {"Principal": {"AWS": [principal]}}
-    return {"Version": _S3_VERSION, "Statement": [{**statement, **who} for statement in _statements(bucket, prefix)]}
+    """Return a policy to attach to the bucket, with the reader as principal (radosgw, AWS)."""
+    reader = {"Principal": {"AWS": [principal]}}
+    return {"Version": _S3_VERSION, "Statement": [{**statement, **reader} for statement in _statements(bucket, prefix)]}
 
 
 def _google(bucket: str, prefix: str, principal: str) -> dict[str, Any]:
@@ -195,4 +193,4 @@ STORES: Final[Mapping[str, tuple[Make, tuple[str, ...], str]]] = MappingProxyTyp
         "azure": (_azure, ("abfss", "abfs", "az", "adl"), "the object id of a user, group or application"),
     }
 )
-"""Stores by name: what makes a policy, schemes of their URIs, and who is to be named where somebody is."""
+"""Stores by name: the function that makes a policy, schemes of URIs, and the form of the principal if one is needed."""

@@ -1,9 +1,9 @@
-"""Refresh: brings a share up to date with the lake and with the role, at the cost of what changed.
+"""Refreshes a share: copies only what changed in the lake or in the role's definition.
 
-    live files of a table ──pieces.settle──▶ what holds, what is due ──copying──▶ files of the share, on workers
-        ──▶ one commit for some dates ──▶ pieces written down ──▶ bytes that nothing names are deleted
+    live files of a table ──split_pieces──▶ valid pieces, due dates ──copy──▶ files of the share, on workers
+        ──▶ one commit for some dates ──▶ record of the pieces ──▶ unused files are deleted
 
-Killed anywhere, the next call goes on: a commit that was not written down is made again, and what no commit names goes.
+After a crash the next call continues: a commit that was not recorded is repeated, and unused files are deleted.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -41,10 +41,10 @@ from ranklake.lake.tables.tables import delta_table
 from ranklake.masking.masks import Pseudonyms
 from ranklake.printable import counted
 from ranklake.retention.shares.definition import CopyInputs, conditions_digest, copy_contract, definition, is_resorted
-from ranklake.retention.shares.pieces import DueDate, Piece, Source, settle, split_by_rows
+from ranklake.retention.shares.pieces import DueDate, Piece, Source, split_by_rows, split_pieces
 from ranklake.retention.shares.place import ShareError, open_place, refuse_other
 from ranklake.retention.shares.register import Share
-from ranklake.retention.shares.shared_table import SharedTable, erase_table, tables_there
+from ranklake.retention.shares.shared_table import SharedTable, erase_table, shared_table_names
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -57,30 +57,30 @@ if TYPE_CHECKING:
 
 
 FILE_BYTES: Final = 256 * 2**20
-"""Rows of one file of a share, as they lie in memory; sorting and writing take some three times that. A worker with
-little memory takes less at a time."""
+"""Most bytes in memory of the rows of one file. Sorting and writing take about three times that. A worker with little
+memory writes smaller files."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyTask:
-    """Rows of one date to copy.
+    """A task for a worker: copy rows of one date.
 
     Attributes
     ----------
     lake, place
-        Where from, and where to.
+        The source lake and the place of the share.
     contracts
-        By which the table and those behind it are read.
+        Contracts of the table and of the tables that the role's conditions read, by table.
     copied
         Contract of the copy.
     files, behind
         As for `ranklake.lake.query.admission.rows_as_role`.
     number
-        Of the share's commit that is to bring them.
+        Number of the share's commit that will add the files.
     file_rows
-        Rows of one file, see `file_rows`.
+        Most rows of one file (`file_rows`).
     tells_runs
-        Whether to tell which runs the rows are of.
+        Whether to return the runs of the rows.
     """
 
     lake: "Lake"
@@ -97,22 +97,22 @@ class CopyTask:
 
 
 class CopyResult(NamedTuple):
-    """Files that hold copied rows, and the runs of all that were read, if that was asked for."""
+    """The written files, and the runs of all rows that were read if the task asks for them."""
 
     files: list[DataFile]
     runs: tuple[str, ...]
 
 
 def file_rows(copied: "Contract", room: "Room") -> int:
-    """Return how many rows of a copy fit into one file, by what a worker has room for."""
+    """Return the most rows of one file of a copy, by the memory of a worker."""
     return max(1, min(FILE_BYTES, room.bytes_each // PIECE_SHARE) // row_bytes(copied))
 
 
 def copy(task: CopyTask) -> CopyResult:
-    """Copy rows; return the files that hold them, named by no commit yet.
+    """Copy rows into new files, without a commit.
 
-    Raises `ShareError` where the role's conditions or masks fail, in words without values; `DamagedFileError`, and what
-    the stores raise. Then files that no commit names stay behind.
+    Raises `ShareError` without values in its message if the role's conditions or masks fail, `DamagedFileError`, and
+    the errors of the stores. The next sweep deletes files that were written by then.
     """
     table = task.copied.table
     refuse_damaged(task.lake.tables, table, task.files)
@@ -123,27 +123,27 @@ def copy(task: CopyTask) -> CopyResult:
 
 
 def _chunks(task: CopyTask) -> Iterator[pa.Table]:
-    """Yield rows of one file after the other.
+    """Yield the rows of each file.
 
-    Rows that lie in the order of a column which the role does not see as it is are put into another order first, as a
-    whole: which of them share a file would reveal the column.
+    If the source is sorted by a column that the role does not see unmasked, all rows are sorted again before they are
+    split. Otherwise the split into files would reveal the column.
     """
     most = task.file_rows
     if is_resorted(task.contracts[task.copied.table], task.copied):
         yield from _split_rows(_sort_batches(list(_rows_of(task)), task.copied.sort), most)
         return
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     count = 0
     for batch in _rows_of(task):
-        held.append(batch)
+        pending.append(batch)
         count += batch.num_rows
         if count >= most:
-            *whole, rest = _split_rows(pa.Table.from_batches(held), most)
-            yield from whole if rest.num_rows < most else (*whole, rest)
-            held = rest.to_batches() if rest.num_rows < most else []
-            count = sum(one.num_rows for one in held)
+            *full, rest = _split_rows(pa.Table.from_batches(pending), most)
+            yield from full if rest.num_rows < most else (*full, rest)
+            pending = rest.to_batches() if rest.num_rows < most else []
+            count = sum(item.num_rows for item in pending)
     if count:
-        yield pa.Table.from_batches(held)
+        yield pa.Table.from_batches(pending)
 
 
 def _split_rows(rows: pa.Table, most: int) -> Iterator[pa.Table]:
@@ -180,14 +180,14 @@ def _rows_of(task: CopyTask) -> Iterator[pa.RecordBatch]:
 
 
 BATCH_TASKS: Final = 16
-"""Pieces that are committed together: what a kill costs at most."""
+"""Pieces per commit, which is the most work that a crash can cost."""
 TASK_CPU_S: Final = 0.05
 ROW_CPU_S: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class TableRefreshResult:
-    """What was done about one table: its pieces, rows and files that came, files that went, sources that were read."""
+    """Result for one table: its pieces, added rows and files, removed files, and source files that were read."""
 
     table: str
     pieces: int
@@ -198,13 +198,13 @@ class TableRefreshResult:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the share is another afterwards."""
+        """Whether the table of the share changed."""
         return bool(self.files_added or self.files_removed)
 
 
 @dataclass(frozen=True, slots=True)
 class RefreshResult:
-    """What a refresh did: the share, its tables, and tables that the role sees no more."""
+    """Result of a refresh: the share, its tables, and deleted tables that the role no longer sees."""
 
     share: Share
     tables: tuple[TableRefreshResult, ...]
@@ -212,7 +212,7 @@ class RefreshResult:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the share is another afterwards."""
+        """Whether the share changed."""
         return bool(self.taken_back) or any(table.is_changed for table in self.tables)
 
     def plain(self) -> dict[str, Any]:
@@ -224,42 +224,43 @@ class RefreshResult:
 
 
 def refuse_unshareable(lake: "Lake", role: Role) -> None:
-    """Raise `ShareError` or `RoleError` where a role's sight of any of its tables cannot be copied."""
+    """Raise `ShareError` or `RoleError` if a role has expired or one of its tables cannot be copied."""
     role.refuse_ended(datetime.now(UTC).date())
-    every = lake.contracts()
-    seen = [every[name] for name in sorted(role.tables & every.keys())]
-    for table in seen:
+    contracts = lake.contracts()
+    visible = [contracts[name] for name in sorted(role.tables & contracts.keys())]
+    for table in visible:
         copy_contract(role, table)
-    pseudonyms_for(role, seen, lake.config.masking.key)
+    pseudonyms_for(role, visible, lake.config.masking.key)
 
 
 def refresh(
     lake: "Lake", share: Share, role: Role, workers: "Workers", progress: "Progress | None" = None
 ) -> RefreshResult:
-    """Bring a share up to date.
+    """Refresh a share.
 
-    Raises `ShareError` where the place is not this lake's or the role cannot be copied, `RoleError` without a key,
-    `ranklake.lake.tables.commit.LostRaceError` where another does the same at the same time, and what the stores raise.
+    Raises `ShareError` if the place belongs to another lake or the role cannot be copied, `RoleError` if a key is
+    missing, `ranklake.lake.tables.commit.LostRaceError` if another process refreshes it at the same time, and the
+    errors of the stores.
     """
     place = open_place(lake.store, share.uri)
     refuse_other(lake.store, place, share.role)
     refuse_unshareable(lake, role)
-    every = lake.contracts()
-    wanted = sorted(role.tables & every.keys())
-    unseen = sorted(tables_there(place) - set(wanted))
-    for table in unseen:
+    contracts = lake.contracts()
+    visible = sorted(role.tables & contracts.keys())
+    hidden = sorted(shared_table_names(place) - set(visible))
+    for table in hidden:
         erase_table(place, table)
-    pseudonyms = pseudonyms_for(role, [every[name] for name in wanted], lake.config.masking.key)
-    done = []
-    for at, table in enumerate(wanted, 1):
-        done.append(_Table(lake, share, place, role, table, every, pseudonyms).refresh(workers))
+    pseudonyms = pseudonyms_for(role, [contracts[name] for name in visible], lake.config.masking.key)
+    results = []
+    for number, table in enumerate(visible, 1):
+        results.append(_Table(lake, share, place, role, table, contracts, pseudonyms).refresh(workers))
         if progress is not None:
-            progress(at, len(wanted))
-    return RefreshResult(share, tuple(done), tuple(unseen))
+            progress(number, len(visible))
+    return RefreshResult(share, tuple(results), tuple(hidden))
 
 
 class _Table:
-    """One table of a share being brought up to date."""
+    """The refresh of one table of a share."""
 
     def __init__(
         self,
@@ -268,100 +269,101 @@ class _Table:
         place: "Store",
         role: Role,
         table: str,
-        every: Mapping[str, "Contract"],
+        contracts: Mapping[str, "Contract"],
         pseudonyms: Pseudonyms | None,
     ) -> None:
         self.lake, self.place, self.role, self.table = lake, place, role, table
-        behind = tables_behind(role, every[table], every)
+        behind = tables_behind(role, contracts[table], contracts)
         handles = {name: delta_table(lake.store, name) for name in {table, *behind}}
-        self.contracts = {name: read_by(handle, every[name]) for name, handle in handles.items()}
+        self.contracts = {name: read_by(handle, contracts[name]) for name, handle in handles.items()}
         live = {name: live_files(handle) for name, handle in handles.items()}
         self.live, self.behind = live[table], {name: live[name] for name in behind}
         self.copied = copy_contract(role, self.contracts[table])
         self.shared = SharedTable(lake.store, share, place, table)
-        moment = "" if is_settled(role, every[table]) else datetime.now(UTC).isoformat()
-        asked = {name: self.behind[name] for name in tables_asked(role, every[table], every)}
-        by_run = bool(role.teams) and "run" in every[table]
-        theirs = runs_of_teams(lake.store, role, self.contracts["runs"], self.behind["runs"]) if by_run else None
-        self.depends = CopyInputs(conditions_digest(asked, moment), theirs)
+        moment = "" if is_settled(role, contracts[table]) else datetime.now(UTC).isoformat()
+        conditions = {name: self.behind[name] for name in tables_asked(role, contracts[table], contracts)}
+        by_run = bool(role.teams) and "run" in contracts[table]
+        team_runs = runs_of_teams(lake.store, role, self.contracts["runs"], self.behind["runs"]) if by_run else None
+        self.inputs = CopyInputs(conditions_digest(conditions, moment), team_runs)
         self.definition = definition(role, self.contracts[table], () if pseudonyms is None else pseudonyms.key_ids)
         self.rows = self.added = self.removed = self.read = 0
         self._file_rows = 0
-        self._there: frozenset[str] = frozenset()
+        self._paths: frozenset[str] = frozenset()
         self._stray: frozenset[str] = frozenset()
 
     def refresh(self, workers: "Workers") -> TableRefreshResult:
-        """Do all that is due."""
+        """Copy and commit everything that is due."""
         self.shared.define(self.definition, self.copied)
-        self._there = there = self._shared_files()
-        pieces = self.shared.known.pieces
-        held, due = settle(pieces, sources_of(self.live), there, self.depends)
-        self._stray = there - {path for piece in pieces for path in piece.files}
-        crew = workers.fitting(sum(map(_cpu_s, due)))
+        self._paths = paths = self._shared_files()
+        pieces = self.shared.record.pieces
+        valid, due = split_pieces(pieces, sources_of(self.live), paths, self.inputs)
+        self._stray = paths - {path for piece in pieces for path in piece.files}
+        workers = workers.fitting(sum(map(_cpu_s, due)))
         if due:
-            self._file_rows = file_rows(self.copied, crew.room())
+            self._file_rows = file_rows(self.copied, workers.room())
         if is_resorted(self.contracts[self.table], self.copied):  # a group is sorted as a whole
             due = [split_by_rows(day, self._file_rows) for day in due]
         batches = list(_batches(due))
-        self._commit((), self._stray_of(None, due), held, due)
-        for at, batch in enumerate(batches):
-            left = [day for later in batches[at + 1 :] for day in later]
+        self._commit((), self._stray_of(None, due), valid, due)
+        for index, batch in enumerate(batches):
+            left = [day for later in batches[index + 1 :] for day in later]
             detail = f"{counted(sum(len(day.groups) for day in batch), 'piece')} for {self.role.name}"
             unit = Unit("share", self.table, tuple(day.day for day in batch), detail, reads=(self.table,))
-            held = carry_out(unit, partial(self._bring, crew, batch, held, left))
+            valid = carry_out(unit, partial(self._copy_batch, workers, batch, valid, left))
         self.shared.sweep()
-        return TableRefreshResult(self.table, len(held), self.rows, self.added, self.removed, self.read)
+        return TableRefreshResult(self.table, len(valid), self.rows, self.added, self.removed, self.read)
 
-    def _bring(
-        self, crew: "Workers", batch: Sequence[DueDate], held: list[Piece], left: Sequence[DueDate]
+    def _copy_batch(
+        self, workers: "Workers", batch: Sequence[DueDate], valid: list[Piece], left: Sequence[DueDate]
     ) -> list[Piece]:
-        """Copy some dates and commit them; return the pieces that hold then."""
-        handle = self.shared.opened()
+        """Copy some dates and commit them; return the valid pieces. `left` are the dates of later batches."""
+        handle = self.shared.open()
         assert handle is not None
         number = number_of(handle) + 1
         groups = [(day, group) for day in batch for group in day.groups]
-        made = crew.run(copy, [self._task(day.day, group, number) for day, group in groups])
+        results = workers.run(copy, [self._task(day.day, group, number) for day, group in groups])
         add: list[DataFile] = []
         removed = self._stray_of(batch, batch)
         for day in batch:
-            mine = [(group, made[at]) for at, (one, group) in enumerate(groups) if one is day]
+            day_results = [(group, results[n]) for n, (due, group) in enumerate(groups) if due is day]
             old = [path for piece in day.replaced for path in piece.files]
-            new = [file for _, some in mine for file in some.files]
+            new = [file for _, result in day_results for file in result.files]
             kept = self._match_unchanged(old, new)
             if kept is None:
                 add += new
                 removed |= set(old)
             names = kept or {}
-            held = held + [self._piece(day.day, group, some, names) for group, some in mine]
-            self.read += sum(len(group) for group, _ in mine)
+            valid = valid + [self._piece(day.day, group, result, names) for group, result in day_results]
+            self.read += sum(len(group) for group, _ in day_results)
         self.rows += sum(file.rows for file in add)
         same_rows = self.table not in self.role.groups and all(day.is_regrouped for day in batch)
-        self._commit(add, removed, held, left, handle=handle, same_rows=same_rows)
-        return held
+        self._commit(add, removed, valid, left, handle=handle, same_rows=same_rows)
+        return valid
 
     def _match_unchanged(self, old: Sequence[str], new: Sequence[DataFile]) -> dict[str, str] | None:
-        """Return which old file each new one is to the byte, if they all are; the new ones are deleted then.
+        """Return the equal old file of each new file, and delete the new files; None unless all files are equal.
 
-        So nothing in a share tells that rows changed that the role does not see.
+        So a change of rows that the role does not see leaves no trace in the share.
         """
-        if not old or sorted(str(digest_of(path)) for path in old) != sorted(str(digest_of(one.path)) for one in new):
+        new_digests = sorted(str(digest_of(file.path)) for file in new)
+        if not old or sorted(str(digest_of(path)) for path in old) != new_digests:
             return None
-        left = {digest_of(path): path for path in old}
-        if len(left) < len(old) or not self._there.issuperset(old):
+        old_by_digest = {digest_of(path): path for path in old}
+        if len(old_by_digest) < len(old) or not self._paths.issuperset(old):
             return None
         for file in new:
             delete(self.place, self.place.path("tables", self.table, file.path))
-        return {one.path: left[digest_of(one.path)] for one in new}
+        return {file.path: old_by_digest[digest_of(file.path)] for file in new}
 
-    def _piece(self, day: date, group: Sequence[Source], made: CopyResult, names: Mapping[str, str]) -> Piece:
-        files = tuple(names.get(file.path, file.path) for file in made.files)
-        size, sources = sum(one.size_bytes for one in made.files), tuple(one.path for one in group)
-        return Piece(day, sources, files, size, self.depends.digest(made.runs), made.runs)
+    def _piece(self, day: date, group: Sequence[Source], result: CopyResult, names: Mapping[str, str]) -> Piece:
+        files = tuple(names.get(file.path, file.path) for file in result.files)
+        size, sources = sum(file.size_bytes for file in result.files), tuple(source.path for source in group)
+        return Piece(day, sources, files, size, self.inputs.digest(result.runs), result.runs)
 
     def _task(self, day: date, group: Sequence[Source], number: int) -> CopyTask:
-        paths = pa.array([one.path for one in group], pa.string())
+        paths = pa.array([source.path for source in group], pa.string())
         files = self.live.filter(pc.is_in(self.live["path"], value_set=paths))
-        tells = self.depends.theirs is not None
+        tells = self.inputs.theirs is not None
         facts = self.lake, self.place, self.role, self.contracts, self.copied, files, self.behind, day, number
         return CopyTask(*facts, self._file_rows, tells_runs=tells)
 
@@ -369,26 +371,26 @@ class _Table:
         self,
         add: Sequence[DataFile],
         removed: Collection[str],
-        held: Sequence[Piece],
+        valid: Sequence[Piece],
         left: Sequence[DueDate],
         *,
         handle: "DeltaTable | None" = None,
         same_rows: bool = False,
     ) -> None:
-        handle = handle or self.shared.opened()
+        handle = handle or self.shared.open()
         assert handle is not None
-        pieces = [*held, *(piece for day in left for piece in day.replaced)]
+        pieces = [*valid, *(piece for day in left for piece in day.replaced)]
         if self.shared.commit(handle, add, removed, pieces, same_rows=same_rows):
             self.added += len(add)
             self.removed += len(removed)
 
     def _stray_of(self, batch: Sequence[DueDate] | None, due: Sequence[DueDate]) -> set[str]:
-        """Return files of the share that no piece names: of dates in a batch, or else of dates where nothing is due."""
+        """Return files of the share without a piece: those on the dates of a batch, or on dates without due work."""
         days = {f"date={day.day.isoformat()}" for day in due}
         return {path for path in self._stray if (path.partition("/")[0] in days) == (batch is not None)}
 
     def _shared_files(self) -> frozenset[str]:
-        handle = self.shared.opened()
+        handle = self.shared.open()
         return frozenset() if handle is None else frozenset(live_paths(handle))
 
 
@@ -399,16 +401,16 @@ def sources_of(live: pa.Table) -> list[Source]:
 
 
 def _cpu_s(day: DueDate) -> float:
-    rows = sum(one.rows for group in day.groups for one in group)
+    rows = sum(source.rows for group in day.groups for source in group)
     return len(day.groups) * TASK_CPU_S + rows * ROW_CPU_S
 
 
 def _batches(due: Sequence[DueDate]) -> Iterator[list[DueDate]]:
-    """Yield dates that are committed together: of about `BATCH_TASKS` pieces."""
+    """Yield the dates of each commit, with about `BATCH_TASKS` pieces."""
     batch: list[DueDate] = []
     for day in due:
         batch.append(day)
-        if sum(len(one.groups) for one in batch) >= BATCH_TASKS:
+        if sum(len(due_date.groups) for due_date in batch) >= BATCH_TASKS:
             yield batch
             batch = []
     if batch:

@@ -1,10 +1,10 @@
-"""The register of a lake's shares, in the lake: which there are, where, and which of their files hold which rows.
+"""The register of a lake's shares, in the lake: their roles, places and pieces.
 
-    <lake>/shares/<name>/share.json                 the role, and the place; gone when the share is
-    <lake>/shares/<name>/<table>/<number>.json      the pieces of a table, as of the last commit there
+    <lake>/shares/<name>/share.json                 the role and the place; deleted last when a share is dropped
+    <lake>/shares/<name>/<table>/<number>.json      the pieces of a table, as of the last commit to the share
 
-What is written down of pieces is believed only as far as the share's own log has the files (`pieces.settle`): so it may
-be older than the share, or gone, and costs work then, and nothing else.
+A recorded piece counts only if the share's Delta log has its files (`pieces.split_pieces`). So a record may be old or
+missing, which only costs copying again.
 """
 
 import hashlib
@@ -26,21 +26,21 @@ _RECORD: Final = "share.json"
 
 
 class ShareRecordError(RanklakeError):
-    """A share of which nobody knows any more whose it is."""
+    """The record of a share is damaged, so its role is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share that the lake has.
+    """A share of the lake.
 
     Attributes
     ----------
     name
-        The role, and a digest of the place.
+        The role and a digest of the place.
     role
-        Whose.
+        The role whose view is shared.
     uri
-        Its place: the prefix that the role may read.
+        The prefix that readers of the share may read.
     since
         When it was made, ISO 8601.
     """
@@ -53,20 +53,21 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class TableRecord:
-    """What is written down of one table of a share.
+    """The record of one table of a share.
 
     Attributes
     ----------
     definition
         Digest of how the role sees the table.
     pieces
-        See `ranklake.retention.shares.pieces`.
+        The pieces (`ranklake.retention.shares.pieces`).
     waiting
-        Files that others replaced with the same rows, by path: until when readers may still want them, ISO 8601.
+        Files that were replaced by files with the same rows, by path, with the time until which they are kept for
+        readers of older versions, ISO 8601.
     swept
-        Number of the last commit after which files that no commit names were deleted.
+        Number of the last commit after which unused files were deleted.
     number
-        Of the record.
+        Number of the record.
     """
 
     definition: str = ""
@@ -83,8 +84,8 @@ def name_of(role: str, uri: str) -> str:
 
 def shares(store: "Store") -> list[Share]:
     """Return the lake's shares, by name. Raises `ShareRecordError` for a record that cannot be read."""
-    there = [one.path for one in listed(store.fs, store.path(FOLDER)) if one.path.endswith(f"/{_RECORD}")]
-    return sorted((_read(store, path) for path in there), key=lambda share: share.name)
+    paths = [file.path for file in listed(store.fs, store.path(FOLDER)) if file.path.endswith(f"/{_RECORD}")]
+    return sorted((_read(store, path) for path in paths), key=lambda share: share.name)
 
 
 def _read(store: "Store", path: str) -> Share:
@@ -92,37 +93,38 @@ def _read(store: "Store", path: str) -> Share:
         share = Share(**json.loads(store.fs.cat_file(path)))
     except (ValueError, TypeError, RecursionError):
         share = None
-    if share is None or not all(isinstance(one, str) for one in asdict(share).values()):
+    if share is None or not all(isinstance(value, str) for value in asdict(share).values()):
         hint = "restore it from a backup; or delete its folder and the copies, and share again"
         raise ShareRecordError("the record of a share is damaged", where=path, hint=hint)
     return share
 
 
 def add_share(store: "Store", role: str, uri: str) -> Share:
-    """Write a share down, once, and return it."""
+    """Write the record of a share unless it exists, and return the share."""
     name = name_of(role, uri)
     place = f"{FOLDER}/{name}/{_RECORD}"
-    made = Share(name, role, uri, datetime.now(UTC).isoformat())
-    if store.put_if_absent(place, json.dumps(asdict(made)).encode()):
-        return made
+    share = Share(name, role, uri, datetime.now(UTC).isoformat())
+    if store.put_if_absent(place, json.dumps(asdict(share)).encode()):
+        return share
     return _read(store, store.path(place))
 
 
 def remove_share(store: "Store", share: Share) -> None:
-    """Forget a share: its record goes last, so who dies before leaves it to the next."""
-    there = [one.path for one in listed(store.fs, store.path(FOLDER, share.name))]
-    for path in sorted(there, key=lambda path: path.endswith(f"/{_RECORD}")):
+    """Delete all records of a share; the share's own record last, so that the next call continues after a crash."""
+    paths = [file.path for file in listed(store.fs, store.path(FOLDER, share.name))]
+    for path in sorted(paths, key=lambda path: path.endswith(f"/{_RECORD}")):
         delete(store, path)
 
 
-def tables_known(store: "Store", share: Share) -> set[str]:
-    """Return the tables of which something is written down."""
+def recorded_tables(store: "Store", share: Share) -> set[str]:
+    """Return the tables that have a record in a share."""
     top = store.path(FOLDER, share.name)
-    return {rest[0] for one in listed(store.fs, top) if len(rest := one.path.removeprefix(f"{top}/").split("/")) > 1}
+    paths = (file.path.removeprefix(f"{top}/") for file in listed(store.fs, top))
+    return {path.partition("/")[0] for path in paths if "/" in path}
 
 
 def read_entry(store: "Store", share: Share, table: str) -> TableRecord:
-    """Return what is written down of a table; nothing where that cannot be read."""
+    """Return the newest readable record of a table; an empty record if there is none."""
     for number, path in sorted(_records(store, share, table), reverse=True):
         try:
             record = json.loads(store.fs.cat_file(path))
@@ -134,14 +136,14 @@ def read_entry(store: "Store", share: Share, table: str) -> TableRecord:
     return TableRecord()
 
 
-def write_down(store: "Store", share: Share, table: str, now: TableRecord) -> TableRecord:
-    """Write down what is known of a table now, in place of what was before; return it with its number.
+def write_entry(store: "Store", share: Share, table: str, record: TableRecord) -> TableRecord:
+    """Write the record of a table under a new number, and delete older ones; return it with its number.
 
-    Two that do it at once both say what is so, as far as the share's log has it.
+    Two concurrent writers get two numbers. Either record is valid, since only pieces in the share's log count.
     """
-    facts = {name: getattr(now, name) for name in ("definition", "waiting", "swept")}
-    body = {**facts, "pieces": [piece.plain() for piece in now.pieces]}
-    number, raw = now.number, json.dumps(body).encode()
+    facts = {name: getattr(record, name) for name in ("definition", "waiting", "swept")}
+    body = {**facts, "pieces": [piece.plain() for piece in record.pieces]}
+    number, raw = record.number, json.dumps(body).encode()
     while True:
         number += 1
         if store.put_if_absent(f"{FOLDER}/{share.name}/{table}/{number:010}.json", raw):
@@ -149,7 +151,7 @@ def write_down(store: "Store", share: Share, table: str, now: TableRecord) -> Ta
     for older, path in _records(store, share, table):
         if older < number:
             delete(store, path)
-    return replace(now, number=number)
+    return replace(record, number=number)
 
 
 def _records(store: "Store", share: Share, table: str) -> Iterator[tuple[int, str]]:

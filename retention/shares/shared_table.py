@@ -1,4 +1,4 @@
-"""One table of a share: its Delta log, commits to it, and the bytes that go for good."""
+"""One table of a share: its Delta log, commits to it, and the deletion of unused files."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from ranklake.lake.store.tables import Tables
 from ranklake.lake.tables.commit import number_of, swap
 from ranklake.lake.tables.live_files import DataFile, files, live_paths, plan_of
 from ranklake.lake.tables.tables import delta_table, ensure_table, reading_log
-from ranklake.retention.shares.register import Share, TableRecord, read_entry, write_down
+from ranklake.retention.shares.register import Share, TableRecord, read_entry, write_entry
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from ranklake.retention.shares.pieces import Piece
 
 GRACE: Final = timedelta(hours=1)
-"""How long files stay that others replaced with the same rows: who reads an older version finds them."""
+"""How long replaced files with the same rows are kept, for readers of an older version."""
 LOG: Final = "_delta_log"
 _OF_LOG: Final = re.compile(r".*/(?P<version>[0-9]{20})\.(?:json|.*checkpoint.*parquet)").fullmatch
 
 
 class SharedTable:
-    """A table of a share, and what the lake knows of it.
+    """A table of a share, and its record in the lake.
 
     Parameters
     ----------
@@ -44,37 +44,37 @@ class SharedTable:
 
     def __init__(self, store: "Store", share: Share, place: "Store", table: str) -> None:
         self._store, self._share, self._place, self.table = store, share, place, table
-        self.known = read_entry(store, share, table)
+        self.record = read_entry(store, share, table)
 
     def define(self, definition: str, copied: "Contract") -> None:
-        """Make the table ready for rows that a role sees in a way: of another way nothing stays, not in its log either.
+        """Create the table for a definition. A table with another definition is deleted first, including its log.
 
-        Raises what the store raises; called again, it goes on.
+        After a crash the next call continues. Raises the errors of the store.
         """
-        if self.known.definition != definition or not self._is_readable():
+        if self.record.definition != definition or not self._is_readable():
             erase_table(self._place, self.table)
-            self._note(TableRecord(definition, number=self.known.number))
+            self._note(TableRecord(definition, number=self.record.number))
         handle = ensure_table(Tables(self._place), copied)
-        # A store tells who may list this prefix alone that a name which is not there is forbidden, and readers give up
-        # at the first such name. So the one that they all begin with is there.
+        # A reader that may list only this prefix gets "forbidden" for a missing name, and gives up. All readers ask for
+        # this file first, so it must exist.
         if not self._place.fs.exists(self._place.path("tables", self.table, LOG, "_last_checkpoint")):
             with reading_log(handle):
                 handle.create_checkpoint()
 
     def _is_readable(self) -> bool:
-        """Return whether its log can be read: one that two refreshes of two definitions wrote cannot."""
+        """Return whether its log can be read; it cannot if two refreshes with two definitions wrote it."""
         try:
             handle = delta_table(self._place, self.table)
             return handle is not None and files(handle) is not None
         except LakeUnreachableError as error:
-            if error.status is not None:  # the store's word, which may be another tomorrow
+            if error.status is not None:  # an error of the store, perhaps temporary
                 raise
             return False
         except LakeError:
             return False
 
-    def opened(self) -> "DeltaTable | None":
-        """Return a fresh handle on the newest version; None where there is none."""
+    def open(self) -> "DeltaTable | None":
+        """Return a new handle on the newest version; None if the table does not exist."""
         return delta_table(self._place, self.table)
 
     def commit(
@@ -86,105 +86,106 @@ class SharedTable:
         *,
         same_rows: bool = False,
     ) -> bool:
-        """Commit files and take others out, and write down the pieces that hold then; return False where nothing is.
+        """Add and remove files in one commit, and record the valid pieces; return whether a commit was made.
 
-        Raises `ranklake.lake.tables.commit.LostRaceError` where another was faster; the new files stay behind, and the
-        next sweep takes them.
+        Raises `ranklake.lake.tables.commit.LostRaceError` if another process committed first. The next sweep deletes
+        the new files then.
         """
         live = files(handle)
-        gone = live.filter(pc.is_in(live["path"], value_set=pa.array(sorted(removed), pa.string())))
-        done = bool(add) or gone.num_rows > 0
-        if done:
+        old_files = live.filter(pc.is_in(live["path"], value_set=pa.array(sorted(removed), pa.string())))
+        has_changes = bool(add) or old_files.num_rows > 0
+        if has_changes:
             swap(
                 handle,
                 number_of(handle) + 1,
                 add=add,
-                remove=gone if gone.num_rows else None,
+                remove=old_files if old_files.num_rows else None,
                 data_change=not same_rows,
             )
-        waiting = self.known.waiting
+        waiting = self.record.waiting
         if same_rows:
             until = (datetime.now(UTC) + GRACE).isoformat(timespec="seconds")
-            waiting = waiting | dict.fromkeys(gone["path"].to_pylist(), until)
-        if done or tuple(pieces) != self.known.pieces:
-            self._note(replace(self.known, pieces=tuple(pieces), waiting=waiting))
-        return done
+            waiting = waiting | dict.fromkeys(old_files["path"].to_pylist(), until)
+        if has_changes or tuple(pieces) != self.record.pieces:
+            self._note(replace(self.record, pieces=tuple(pieces), waiting=waiting))
+        return has_changes
 
     def sweep(self, *, everything: bool = False) -> int:
-        """Delete data files that no commit names any more; return how many. Nothing is listed where nothing came since.
+        """Delete data files that the newest version does not name; return their number.
 
-        A file of a commit that is still to come belongs to whoever is about to make it, unless it is old.
+        Lists nothing if there was no commit since the last sweep. Files of a coming commit are kept unless they are
+        old.
 
         Parameters
         ----------
         everything
-            Whether files go, too, that readers may still want, and those of who is about to commit: that will fail.
+            Whether to delete files that are kept for readers, and files of a coming commit, too. That commit then
+            fails.
         """
-        handle = self.opened()
+        handle = self.open()
         if handle is None:
             return 0
         if everything:
-            swap(handle, number_of(handle) + 1)  # whoever composes the next commit loses its race
-        elif self.known.swept == number_of(handle) and not self.known.waiting:
+            swap(handle, number_of(handle) + 1)  # makes a coming commit of another process fail
+        elif self.record.swept == number_of(handle) and not self.record.waiting:
             return 0
         now = datetime.now(UTC)
-        until = {path: datetime.fromisoformat(said) for path, said in self.known.waiting.items()}
-        waiting = {} if everything else {path: self.known.waiting[path] for path in until if until[path] > now}
+        until = {path: datetime.fromisoformat(text) for path, text in self.record.waiting.items()}
+        waiting = {} if everything else {path: self.record.waiting[path] for path in until if until[path] > now}
         root = self._place.path("tables", self.table)
-        there = [one for one in listed(self._place.fs, root) if f"/{LOG}/" not in one.path]
-        handle = self.opened()  # after the listing: what was committed meanwhile is live
+        data_files = [file for file in listed(self._place.fs, root) if f"/{LOG}/" not in file.path]
+        handle = self.open()  # after the listing, so that files committed in between count as live
         assert handle is not None
         number = number_of(handle)
-        wanted = {*live_paths(handle), *waiting}
-        gone = 0
-        for file in there:
+        needed = {*live_paths(handle), *waiting}
+        deleted = 0
+        for file in data_files:
             path = file.path.removeprefix(f"{root}/")
             is_old = file.modified is None or file.modified < now - GRACE
-            if path not in wanted and (is_old or (plan_of(path) or 0) <= number):
-                gone += delete(self._place, file.path)
-        self._forget(handle)
-        self._note(replace(self.known, waiting=waiting, swept=number))
-        return gone
+            if path not in needed and (is_old or (plan_of(path) or 0) <= number):
+                deleted += delete(self._place, file.path)
+        self._delete_old_log(handle)
+        self._note(replace(self.record, waiting=waiting, swept=number))
+        return deleted
 
-    def _forget(self, handle: "DeltaTable") -> None:
-        """Delete what the log has of before, if rows went since the last sweep: it holds extremes of their values.
+    def _delete_old_log(self, handle: "DeltaTable") -> None:
+        """Delete older log entries if rows were removed since the last sweep, since their statistics have values.
 
-        A reader that is about to read an older commit will fail, and finds the newest when it asks again.
+        A reader of an older version then fails, and finds the newest version when it tries again.
         """
         log = self._place.path("tables", self.table, LOG)
-        there = sorted(
-            (int(match["version"]), one.path) for one in listed(self._place.fs, log) if (match := _OF_LOG(one.path))
-        )
-        older = [path for version, path in there if version < handle.version()]
-        if not self._took_rows(path for version, path in reversed(there) if version <= handle.version()):
+        names = [file.path for file in listed(self._place.fs, log)]
+        entries = sorted((int(match["version"]), path) for path in names if (match := _OF_LOG(path)))
+        older = [path for version, path in entries if version < handle.version()]
+        if not self._has_removed_rows(path for version, path in reversed(entries) if version <= handle.version()):
             return
         with reading_log(handle):
             handle.create_checkpoint()
-        for path in older:  # the oldest first: a commit that took rows goes after what it took them from
+        for path in older:  # oldest first, so that a commit that removed rows is deleted after the one that added them
             delete(self._place, path)
 
-    def _took_rows(self, newest_first: Iterable[str]) -> bool:
-        """Return whether a commit since the last sweep took rows away."""
+    def _has_removed_rows(self, newest_first: Iterable[str]) -> bool:
+        """Return whether a commit since the last sweep removed rows."""
         for path in newest_first:
             if not path.endswith(".json"):
                 continue
             actions = [json.loads(line) for line in self._place.fs.cat_file(path).splitlines() if line.strip()]
-            if any(one["txn"]["version"] <= self.known.swept for one in actions if "txn" in one):
+            if any(action["txn"]["version"] <= self.record.swept for action in actions if "txn" in action):
                 return False
-            if any(one["remove"].get("dataChange", True) for one in actions if "remove" in one):
+            if any(action["remove"].get("dataChange", True) for action in actions if "remove" in action):
                 return True
         return False
 
-    def _note(self, now: TableRecord) -> None:
-        self.known = write_down(self._store, self._share, self.table, now)
+    def _note(self, record: TableRecord) -> None:
+        self.record = write_entry(self._store, self._share, self.table, record)
 
 
 def erase_table(place: "Store", table: str) -> int:
-    """Delete a table of a share, log and all; return how many files went."""
-    return sum(delete(place, one.path) for one in listed(place.fs, place.path("tables", table)))
+    """Delete a table of a share, including its log; return the number of deleted files."""
+    return sum(delete(place, file.path) for file in listed(place.fs, place.path("tables", table)))
 
 
-def tables_there(place: "Store") -> set[str]:
-    """Return the tables of which a share has files."""
+def shared_table_names(place: "Store") -> set[str]:
+    """Return the names of the tables that have files in a share."""
     top = place.path("tables")
-    return {one.path.removeprefix(f"{top}/").partition("/")[0] for one in listed(place.fs, top)}
+    return {file.path.removeprefix(f"{top}/").partition("/")[0] for file in listed(place.fs, top)}

@@ -45,7 +45,7 @@ from ranklake.retention.shares.server.links import (
     open_token,
     seal_token,
 )
-from ranklake.retention.shares.shared_table import tables_there
+from ranklake.retention.shares.shared_table import shared_table_names
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -103,7 +103,7 @@ class SharedTables:
 
     def tables(self, role: str) -> list[str]:
         """Return the tables of a share, by name. Raises `NotThereError`."""
-        return sorted(tables_there(self.place(role)))
+        return sorted(shared_table_names(self.place(role)))
 
     def file(self, role: str, table: object, path: object) -> str:
         """Return where a data file of a shared table is, or was. Raises `NotThereError`."""
