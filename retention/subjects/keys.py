@@ -1,9 +1,10 @@
-"""Keys of subjects: what they seal, and which columns of a lake were ever stored under some.
+"""Keys of subjects (people or runs), how they seal texts, and the list of a lake's columns under keys.
 
-<lake>/subjects.json              columns that were ever stored under keys, and their ids, which no migration changes
-<lake>/subjects/<number>.json     the same with what came since, from 2 on
+<lake>/subjects.json              columns that were ever stored under keys, with their ids, which migrations keep
+<lake>/subjects/<number>.json     additions to this list, from 2 on
 
-Each is written once, if nobody wrote it before: of two that add to it at once, the second reads the first one's.
+Each file is written once with put-if-absent. Of two concurrent writers, the second reads the first one's file and
+writes the next number.
 """
 
 import base64
@@ -29,20 +30,20 @@ FORMAT: Final = 1
 
 
 class SubjectKeysError(LakeError):
-    """Keys of subjects that are not there, or not what was written. Nothing was stored, and nothing forgotten."""
+    """Keys of subjects are missing or damaged. No row was stored and no key deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedColumns:
-    """What is remembered.
+    """The columns that were ever stored under keys.
 
     Attributes
     ----------
     columns
-        Columns that were ever stored under keys: whose, by ``table.column`` under the name of that time.
+        The column that names the subject, by ``table.column`` with the names of that time.
     ids
-        Ids of columns in their contracts, of those and of what names whose they are, by ``table.column``. Of a name
-        that two columns had, of both.
+        Ids in the contracts, by ``table.column``, of these columns and of those that name subjects. A name that two
+        columns had has both ids.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -50,31 +51,31 @@ class KeyedColumns:
 
     @classmethod
     def parse(cls, raw: bytes) -> "KeyedColumns":
-        """Return what bytes say. Raises what JSON does, `KeyError`, `TypeError`, `ValueError` and `AttributeError`."""
+        """Return the list in JSON bytes. Raises `KeyError`, `TypeError`, `ValueError` or `AttributeError`."""
         facts = json.loads(raw)
         columns = {str(name): str(by) for name, by in facts["columns"].items()}
-        ids = {str(name): frozenset(map(int, some)) for name, some in facts["ids"].items()}
+        ids = {str(name): frozenset(map(int, numbers)) for name, numbers in facts["ids"].items()}
         return cls(columns=columns, ids=ids)
 
     def with_more(self, columns: Mapping[str, str], ids: Mapping[str, Collection[int]]) -> "KeyedColumns":
-        """Return what is remembered with other columns, too."""
-        every = {name: self.ids.get(name, frozenset()) | set(ids.get(name, ())) for name in {*self.ids, *ids}}
-        return KeyedColumns(columns={**self.columns, **columns}, ids=every)
+        """Return the list with further columns."""
+        all_ids = {name: self.ids.get(name, frozenset()) | set(ids.get(name, ())) for name in {*self.ids, *ids}}
+        return KeyedColumns(columns={**self.columns, **columns}, ids=all_ids)
 
     def raw(self) -> bytes:
-        """Return its bytes."""
+        """Return the list as JSON bytes."""
         facts: dict[str, Any] = {"format": FORMAT, "columns": dict(self.columns)}
-        return json.dumps({**facts, "ids": {name: sorted(some) for name, some in self.ids.items()}}).encode()
+        return json.dumps({**facts, "ids": {name: sorted(numbers) for name, numbers in self.ids.items()}}).encode()
 
 
-def known(store: "Store") -> KeyedColumns:
-    """Return what a lake remembers. Raises `SubjectKeysError` where a file of it cannot be read."""
-    return _all(store)[0]
+def keyed_columns(store: "Store") -> KeyedColumns:
+    """Return the list of a lake's columns under keys. Raises `SubjectKeysError` if a file of the list is damaged."""
+    return _read_list(store)[0]
 
 
-def _all(store: "Store") -> tuple[KeyedColumns, int]:
-    """Return what a lake remembers, and how many files say it."""
-    known, files = KeyedColumns(), 0
+def _read_list(store: "Store") -> tuple[KeyedColumns, int]:
+    """Return the list, and the number of its files."""
+    columns, files = KeyedColumns(), 0
     while (raw := _raw(store, files + 1)) is not None:
         try:
             part = KeyedColumns.parse(raw)
@@ -82,8 +83,8 @@ def _all(store: "Store") -> tuple[KeyedColumns, int]:
             hint = "write it again: columns, each with the one that names whose it is, and the ids of both in contracts"
             message = "what says which columns are under keys is damaged"
             raise SubjectKeysError(message, where=store.path(_name(files + 1)), hint=hint) from None
-        known, files = known.with_more(part.columns, part.ids), files + 1
-    return known, files
+        columns, files = columns.with_more(part.columns, part.ids), files + 1
+    return columns, files
 
 
 def _raw(store: "Store", number: int) -> bytes | None:
@@ -98,39 +99,39 @@ def _name(number: int) -> str:
 
 
 def known_columns(store: "Store") -> Mapping[str, str]:
-    """Return the columns that were ever stored under keys: whose, by ``table.column``. Raises as `known`."""
-    return known(store).columns
+    """Return the columns that were ever stored under keys, as in `KeyedColumns.columns`. Raises `SubjectKeysError`."""
+    return keyed_columns(store).columns
 
 
-def know(store: "Store", columns: Mapping[str, str], ids: Mapping[str, Collection[int]]) -> None:
-    """Write down columns under keys of subjects beside those already known; arguments as `KeyedColumns` has."""
+def add_columns(store: "Store", columns: Mapping[str, str], ids: Mapping[str, Collection[int]]) -> None:
+    """Add columns to the list, unless it has them. The arguments are as in `KeyedColumns`."""
     while True:
-        before, files = _all(store)
+        before, files = _read_list(store)
         after = before.with_more(columns, ids)
         if after == before or store.put_if_absent(_name(files + 1), after.raw()):
             return
 
 
-def today(contract: "Contract", name: str) -> frozenset[int]:
-    """Return the id of the column that has a name today."""
+def current_id(contract: "Contract", name: str) -> frozenset[int]:
+    """Return the id of the column that has this name now; empty if there is none."""
     return frozenset({contract.column(name).id}) if name in contract else frozenset()
 
 
 class Lineage:
-    """The columns of a lake that were ever stored under keys, as contracts have them now.
+    """The columns that were ever stored under keys, followed through migrations to today's contracts.
 
-    Raises as `known`.
+    Raises `SubjectKeysError`.
     """
 
     def __init__(self, store: "Store") -> None:
-        self._known = known(store)
+        self._list = keyed_columns(store)
 
     def ids(self, contract: "Contract", name: str) -> frozenset[int]:
-        """Return the ids of the columns that a name stands for, or stood for when something was stored under keys."""
-        return self._known.ids.get(f"{contract.table}.{name}") or today(contract, name)
+        """Return the ids of the columns that had this name when values were stored under keys, or that have it now."""
+        return self._list.ids.get(f"{contract.table}.{name}") or current_id(contract, name)
 
     def current_name(self, contract: "Contract", name: str) -> str:
-        """Return what a column is called now; the name itself where it has it still, or nobody knows."""
+        """Return the current name of a column; the given name if it is current or unknown."""
         if name in contract:
             return name
         ids = self.ids(contract, name)
@@ -139,26 +140,26 @@ class Lineage:
 
     def is_gone(self, contract: "Contract", name: str) -> bool:
         """Return whether a column was dropped."""
-        return bool({one.id for one in contract.retired} & self.ids(contract, name))
+        return bool({column.id for column in contract.retired} & self.ids(contract, name))
 
     def stored_columns(self, contract: "Contract") -> Mapping[int, str]:
-        """Return the columns of a table that were ever stored under keys, by id, each as it was called then."""
+        """Return the columns of a table that were ever stored under keys: ``table.column`` of that time by id."""
         former: dict[int, str] = {}
-        for qualified in sorted(self._known.columns):
+        for qualified in sorted(self._list.columns):
             table, _, name = qualified.partition(".")
             if table == contract.table:
                 former |= {id_: qualified for id_ in self.ids(contract, name) if id_ not in former}
         return former
 
     def sealed_columns(self, contract: "Contract") -> "Mapping[str, Column]":
-        """Return the columns of a contract that were ever stored under keys, by ``table.column`` as of today."""
+        """Return the columns of a contract that were ever stored under keys, by their current ``table.column``."""
         ids = self.stored_columns(contract)
         return {f"{contract.table}.{column.name}": column for column in contract.columns if column.id in ids}
 
 
 @dataclass(frozen=True, slots=True)
 class RunSubject:
-    """The subject of values of which no person is named: their run, whose name tells cases apart."""
+    """A run as the subject of values without a person. Names of runs are case-sensitive."""
 
     run: str
 
@@ -168,19 +169,19 @@ SubjectName = str | RunSubject
 
 
 def normalized_name(name: str) -> str:
-    """Return a person's name as it is compared: case, form of its letters, and spaces around it do not count."""
+    """Return a person's name for comparison: case folded, in NFC, without surrounding spaces."""
     return normalize("NFC", normalize("NFD", name.strip()).casefold()).strip()
 
 
 def lookup_text(subject: SubjectName) -> str:
-    """Return what a subject's key is looked up by; no person's begins with a space, and every run's does."""
+    """Return the text by which a subject's key is looked up. Only those of runs begin with a space."""
     return f" run {subject.run}" if isinstance(subject, RunSubject) else normalized_name(subject)
 
 
 KEY_BYTES: Final = 32
 FORM: Final = re.compile(r"s-([0-9a-f]{16})-([A-Za-z0-9_-]{43,})")
 SEALED: Final = re.compile(FORM.pattern.encode())
-"""A sealed text among other bytes."""
+"""Pattern of a sealed text in bytes."""
 _ID_DIGITS: Final = 16
 _BLOCK: Final = 16
 _HEAD_BYTES: Final = 4
@@ -188,36 +189,36 @@ _PURPOSE: Final = b"ranklake subject 1: "
 
 
 class NotSealedError(RanklakeError):
-    """A text that this key did not seal."""
+    """The text was not sealed with this key."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectKey:
-    """A subject's key of 256 bits. Its repr holds no key."""
+    """A subject's key of 256 bits, which its repr does not show."""
 
     secret: bytes = field(repr=False)
 
     @property
     def id(self) -> str:
-        """Name the key; it says nothing about it, nor about the subject."""
+        """Id of the key, which reveals neither the key nor the subject."""
         return self._derive(b"id").hex()[:_ID_DIGITS]
 
     def seal(self, text: str) -> str:
-        """Return a text as it is stored. Raises `EncryptionError` without the library."""
+        """Return a sealed text. Raises `EncryptionError` if the package cryptography is missing."""
         raw = text.encode("utf-8", "surrogatepass")
         clear = len(raw).to_bytes(_HEAD_BYTES) + raw
         clear += bytes(-len(clear) % _BLOCK)
         return f"s-{self.id}-{base64.urlsafe_b64encode(self._cipher().encrypt(clear, None)).decode().rstrip('=')}"
 
     def unseal(self, sealed: str) -> str:
-        """Return the text that was sealed. Raises `NotSealedError`, which quotes nothing, and `EncryptionError`."""
+        """Return the text in clear. Raises `NotSealedError`, without the text in its message, and `EncryptionError`."""
         match = FORM.fullmatch(sealed)
         if match is None or match[1] != self.id:
             raise NotSealedError("not sealed with this key")
         cipher = self._cipher()
         try:
             clear = cipher.decrypt(base64.urlsafe_b64decode(f"{match[2]}{'=' * (-len(match[2]) % 4)}"), None)
-        except Exception:  # noqa: BLE001 - InvalidTag, whose class is the library's; no base64
+        except Exception:  # noqa: BLE001 - the library's InvalidTag, or invalid base64
             raise NotSealedError("not sealed with this key") from None
         size = int.from_bytes(clear[:_HEAD_BYTES])
         return bytes(clear[_HEAD_BYTES : _HEAD_BYTES + size]).decode("utf-8", "surrogatepass")
@@ -235,7 +236,7 @@ class SubjectKey:
 
 
 def unseal_text(text: str, keys: Mapping[str, SubjectKey]) -> str | None:
-    """Return what a sealed text says; None where none of some keys, by their ids, sealed it."""
+    """Return a sealed text in clear; None if none of the keys, given by their ids, opens it."""
     key = keys.get(sealed_by(text) or "")
     try:
         return None if key is None else key.unseal(text)
@@ -244,6 +245,6 @@ def unseal_text(text: str, keys: Mapping[str, SubjectKey]) -> str | None:
 
 
 def sealed_by(text: str) -> str | None:
-    """Return the id of the key that a text names as its own; None where it has not the form."""
+    """Return the id of the key in a sealed text; None for other texts."""
     match = FORM.fullmatch(text)
     return match[1] if match else None

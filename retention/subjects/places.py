@@ -1,10 +1,10 @@
-"""Places of keys: the first, and copies of it, each known by a marker; and the files with keys in them.
+"""Places of subjects' keys: the first place and its copies, each with a marker, and the files with keys.
 
-    <place>/ranklake-subjects.json     whose keys these are, by which key of the keyring they are looked up, and what
-                                       this place is called; the first one's names all others, too
+    <place>/ranklake-subjects.json     the owner, an id of the lookup key, and the id of this place; the marker of the
+                                       first place also lists all other places
 
-A place that is named there counts as a copy wherever it is mounted. One that is not there is an error, and is not begun
-again: what is forgotten in the others would be there still.
+A listed place is a copy wherever it is mounted. If a listed place is missing, that is an error and no new marker is
+written, since the missing copy may still have keys that were deleted in the others.
 """
 
 import json
@@ -29,7 +29,7 @@ _LOOKUP: Final = re.compile(rf"(?<![0-9a-f])[0-9a-f]{{{LOOKUP_DIGITS}}}(?![0-9a-
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """What a place says of itself: its id, and the URIs under which each place of these keys was seen, by its id."""
+    """The marker of a place: the owner, the id of the lookup key, the place's id, and the URIs of all places by id."""
 
     lake: str
     looked_up_by: str
@@ -38,7 +38,7 @@ class Marker:
 
     @classmethod
     def parse(cls, raw: bytes) -> "Marker":
-        """Return what bytes say; of damaged ones, that they are nobody's."""
+        """Return the marker in JSON bytes; a marker without an owner if they are damaged."""
         try:
             facts = json.loads(raw)
             if facts["format"] != FORMAT:
@@ -49,55 +49,55 @@ class Marker:
             return cls("", "")
 
     def raw(self) -> bytes:
-        """Return its bytes."""
+        """Return the marker as JSON bytes."""
         facts: dict[str, Any] = {"format": FORMAT, "lake": self.lake, "looked_up_by": self.looked_up_by}
         return json.dumps({**facts, "place": self.id, "places": self.places}, sort_keys=True).encode()
 
 
 def claim(lake: Lake, places: Sequence[Store], looked_up_by: str) -> list[str]:
-    """Ensure that places are of a lake's keys; return the URIs of copies that were made and are not among them.
+    """Mark places as places of a lake's keys; return the URIs of known copies that are not configured.
 
     Parameters
     ----------
     places
-        As configured, the first one first.
+        The configured places, the first one first.
     looked_up_by
-        What tells the key by which subjects are looked up from others.
+        Id of the lookup key.
 
-    Raises `SubjectKeysError` where one is no place for keys, has others, or is not there any more.
+    Raises `SubjectKeysError` if a place cannot hold keys, holds those of another lake, or is missing.
     """
     present = [_marker(lake, place, looked_up_by) for place in places]
-    known = {} if present[0] is None else dict(present[0].places)
+    uris_by_id = {} if present[0] is None else dict(present[0].places)
     if present[0] is None and known_columns(lake.store) and _marker(lake, places[0], looked_up_by) is None:
         hint = (
             f"mount or restore the place; if it is lost for good, remove {lake.path(KNOWN)}: what those keys sealed "
             "stays sealed"
         )
         raise SubjectKeysError("the keys of subjects are not there", where=places[0].uri, hint=hint)
-    seen = {uri for uris in known.values() for uri in uris}
+    known_uris = {uri for uris in uris_by_id.values() for uri in uris}
     for place, marker in zip(places, present, strict=True):
-        if marker is None and place.uri in seen:
+        if marker is None and place.uri in known_uris:
             hint = f"mount or restore it; if it is gone for good, take it out of {places[0].path(MARKER)}"
             raise SubjectKeysError("a copy of the keys of subjects is not there", where=place.uri, hint=hint)
-    # copies before the place that names them: others may be at it
+    # Copies get their markers before the first place, which lists them, since other processes may do the same.
     pairs = zip(reversed(places), reversed(present), strict=True)
-    markers = [marker or _begun(lake, place, looked_up_by) for place, marker in pairs][::-1]
-    known |= markers[0].places
+    markers = [marker or _make_marker(lake, place, looked_up_by) for place, marker in pairs][::-1]
+    uris_by_id |= markers[0].places
     ids: list[str] = []
-    for marker in markers:  # a folder that was copied with its marker is another place
+    for marker in markers:  # a folder that was copied with its marker gets a new id
         ids.append(_new_id() if marker.id in ids else marker.id)
-    for place, name in zip(places, ids, strict=True):
-        uris = known.get(name, [])
-        known[name] = uris if place.uri in uris else [*uris, place.uri]
-    for at, (place, marker) in enumerate(zip(places, markers, strict=True)):
-        made = Marker(owner(lake.store), looked_up_by, ids[at], {} if at else known)
-        if made != marker:
-            overwrite(place.fs, place.path(MARKER), made.raw(), local=place.is_local)
-    return sorted({uris[-1] for name, uris in known.items() if name not in ids and uris})
+    for place, place_id in zip(places, ids, strict=True):
+        uris = uris_by_id.get(place_id, [])
+        uris_by_id[place_id] = uris if place.uri in uris else [*uris, place.uri]
+    for index, (place, marker) in enumerate(zip(places, markers, strict=True)):
+        new = Marker(owner(lake.store), looked_up_by, ids[index], {} if index else uris_by_id)
+        if new != marker:
+            overwrite(place.fs, place.path(MARKER), new.raw(), local=place.is_local)
+    return sorted({uris[-1] for place_id, uris in uris_by_id.items() if place_id not in ids and uris})
 
 
-def _begun(lake: Lake, place: Store, looked_up_by: str) -> Marker:
-    """Return the marker of a place, made where it has none: of processes that make it at once, the first one's."""
+def _make_marker(lake: Lake, place: Store, looked_up_by: str) -> Marker:
+    """Write the marker of a place unless it has one, and return it. Of concurrent writers the first one's counts."""
     while (marker := _marker(lake, place, looked_up_by)) is None:
         place.put_if_absent(MARKER, Marker(owner(lake.store), looked_up_by, _new_id()).raw())
     return marker
@@ -108,7 +108,7 @@ def _new_id() -> str:
 
 
 def _marker(lake: Lake, place: Store, looked_up_by: str) -> Marker | None:
-    """Return the marker of a place; None where it has none. Raises `SubjectKeysError` where it is not this lake's."""
+    """Return the marker of a place; None if it has none. Raises `SubjectKeysError` if it is not this lake's."""
     if overlaps(lake, place):
         hint = "give keys a place of their own: whoever copies the lake must not copy them"
         message = "keys of subjects lie in the lake or a spool, or around it"
@@ -119,7 +119,7 @@ def _marker(lake: Lake, place: Store, looked_up_by: str) -> Marker | None:
         return None
     if marker.lake != owner(lake.store):
         raise SubjectKeysError("no keys of this lake's subjects are there", where=place.uri, hint="name another place")
-    if marker.looked_up_by != looked_up_by:  # else everybody would get a second key, never forgotten
+    if marker.looked_up_by != looked_up_by:  # otherwise every subject would get a second key
         message = f"the keys in {place.uri} are looked up by another key than the last of this keyring"
         hint = "write a new key before the others, and leave the oldest where it was: last"
         raise SubjectKeysError(message, where="[subjects] wrap", hint=hint)
@@ -127,15 +127,15 @@ def _marker(lake: Lake, place: Store, looked_up_by: str) -> Marker | None:
 
 
 def lookup_of(name: str) -> str:
-    """Return under what a file keeps the key of a subject; empty where it keeps none."""
+    """Return the lookup in a file's name; empty if it is no file with a key."""
     match = _LOOKUP.search(name.rpartition("/")[2])
     return match[0] if match else ""
 
 
 def key_files(place: Store, lookups: Collection[str] | None = None) -> Iterator[str]:
-    """Yield the files with keys, of some subjects or all, by their paths in the place.
+    """Yield the paths of files with keys in a place, of the given lookups or of all.
 
-    Whatever they are called beside: what a death left of writing one, and copies that somebody made there, count.
+    Every name that contains a lookup counts, including temporary files and copies that somebody made.
     """
     for file in listed(place.fs, place.root):
         name = file.path.removeprefix(f"{place.root}/")

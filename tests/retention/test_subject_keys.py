@@ -45,7 +45,7 @@ from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.proposals.erasures import ERASURES
 from ranklake.retention.shares.sharing import share
 from ranklake.retention.subjects.columns import SubjectColumnError, sealed_columns
-from ranklake.retention.subjects.keys import NotSealedError, RunSubject, SubjectKeysError, know, known
+from ranklake.retention.subjects.keys import NotSealedError, RunSubject, SubjectKeysError, add_columns, keyed_columns
 from ranklake.retention.subjects.store import UNREAD, KeyStore, key_state
 from ranklake.segments.keys import read_keyring
 
@@ -450,14 +450,14 @@ def test_processes_that_make_keys_at_once_make_the_same(site):
 TOLD_AT_ONCE = """
 import pathlib, sys, time
 from ranklake.lake.store.lake import Lake
-from ranklake.retention.subjects.keys import know
+from ranklake.retention.subjects.keys import add_columns
 uri, *_, gate, name = sys.argv[1:]
 lake = Lake.open(uri)
 print("ready", flush=True)
 while not pathlib.Path(gate).exists():
     time.sleep(0.0001)
 for at in range(20):
-    know(lake.store, {f"runs.{name}{at}": "user"}, {f"runs.{name}{at}": [at]})
+    add_columns(lake.store, {f"runs.{name}{at}": "user"}, {f"runs.{name}{at}": [at]})
 """
 
 
@@ -470,20 +470,20 @@ def test_processes_that_say_at_once_what_is_sealed_forget_none(sealing):
     for one in crew:
         one.communicate(timeout=120)
     every = {f"runs.{name}{at}" for name in "abc" for at in range(20)}
-    found = known(sealing.lake.store)
+    found = keyed_columns(sealing.lake.store)
     assert (set(found.columns), set(found.ids)) == (every, every)
 
 
 def test_what_is_remembered_is_written_once(sealing):
     """What comes later stands beside the first file, and a damaged file is named."""
-    know(sealing.lake.store, {"runs.user": "user"}, {"runs.user": [3]})
-    know(sealing.lake.store, {"jobs.user": "user"}, {"jobs.user": [7]})
-    know(sealing.lake.store, {"runs.user": "user"}, {"runs.user": [3]})
-    assert known(sealing.lake.store).columns == {"runs.user": "user", "jobs.user": "user"}
+    add_columns(sealing.lake.store, {"runs.user": "user"}, {"runs.user": [3]})
+    add_columns(sealing.lake.store, {"jobs.user": "user"}, {"jobs.user": [7]})
+    add_columns(sealing.lake.store, {"runs.user": "user"}, {"runs.user": [3]})
+    assert keyed_columns(sealing.lake.store).columns == {"runs.user": "user", "jobs.user": "user"}
     (more,) = (sealing.folder / "lake/subjects").iterdir()
     more.write_bytes(more.read_bytes()[:-1])
     with pytest.raises(SubjectKeysError, match=rf"{more.name}: .* is damaged; write it again"):
-        known(sealing.lake.store)
+        keyed_columns(sealing.lake.store)
 
 
 CHILD = """

@@ -37,13 +37,13 @@ def test_the_store_signs_where_the_role_sees_the_place(tmp_path):
             "hiding": Role("hiding", frozenset({"operational"}), frozenset({"artifacts"})),
         }
         links = Links(lake, lambda: roles, ("s3://bucket/models",))
-        _, (one,) = links.made(lambda: KEYS, "seeing", "b.pt", "", "eve", until, "http://x/delta-sharing")
+        _, (one,) = links.make(lambda: KEYS, "seeing", "b.pt", "", "eve", until, "http://x/delta-sharing")
         asked = urllib.parse.parse_qs(urllib.parse.urlsplit(one.url).query)
         assert (one.by, asked["X-Amz-Algorithm"]) == ("store", ["AWS4-HMAC-SHA256"])
         assert 0 < int(asked["X-Amz-Expires"][0]) <= 300
         with urllib.request.urlopen(one.url) as answer:
             assert answer.read() == BODY
-        _, (one,) = links.made(lambda: KEYS, "hiding", "b.pt", "", "eve", until, "http://x/delta-sharing")
+        _, (one,) = links.make(lambda: KEYS, "hiding", "b.pt", "", "eve", until, "http://x/delta-sharing")
         assert one.by == "server"
         assert "bucket" not in one.url
         with TestClient(sharing_app(lake.store, KEYS, lambda *_: "", links)) as client:

@@ -1,11 +1,10 @@
-"""The Delta Sharing server, as an ASGI application: tokens in, lists and files of one role's share out.
+"""The Delta Sharing server as an ASGI application, which serves the share of a role to holders of its profile.
 
-Whoever holds a profile sees the share of its role, and of no other: what is not for them is not there. Addresses of
-files are good for an hour, and for the one file. Nothing is logged of tokens and addresses.
+A profile gives access to the share of its role; other shares answer as if they did not exist. The address of a file is
+valid for an hour and for this file only. Tokens and addresses are not logged.
 
-What the protocol says of shares: lists, versions, metadata and files of tables, as plain values.
-
-A role is a share, with one schema, ``tables``. https://github.com/delta-io/delta-sharing/blob/main/PROTOCOL.md
+In the protocol a role is a share with one schema, ``tables``.
+https://github.com/delta-io/delta-sharing/blob/main/PROTOCOL.md
 """
 
 import io
@@ -59,7 +58,7 @@ _NAME: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 class NotThereError(RanklakeError):
-    """A share, schema or table that is not there, or not for who asks."""
+    """A share, schema or table does not exist, or the client has no access to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ class SharedFile:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A table at a version: what the protocol calls its metadata, and its files."""
+    """A table at a version: its metadata as in the protocol, and its files."""
 
     version: int
     metadata: dict[str, Any]
@@ -82,13 +81,13 @@ class Snapshot:
 
 
 class SharedTables:
-    """Shares of a lake as a server reads them: what did not change is not read again."""
+    """The shares of a lake, with a cache of the tables' newest versions."""
 
     def __init__(self, store: "Store") -> None:
         self._store = store
         self._lock = threading.Lock()
         self._places: dict[str, Tables] = {}
-        self._known: dict[tuple[str, str], tuple[tuple[str, int], Snapshot]] = {}
+        self._snapshots: dict[tuple[str, str], tuple[tuple[str, int], Snapshot]] = {}
 
     def place(self, role: str) -> Store:
         """Return the place of a role's share. Raises `NotThereError`."""
@@ -106,23 +105,23 @@ class SharedTables:
         return sorted(shared_table_names(self.place(role)))
 
     def file(self, role: str, table: object, path: object) -> str:
-        """Return where a data file of a shared table is, or was. Raises `NotThereError`."""
+        """Return the path of a data file of a shared table, which may be deleted. Raises `NotThereError`."""
         if not _NAME.fullmatch(str(table)) or not _FILE.fullmatch(str(path)):
             raise NotThereError("no data file of a share")
         return self.place(role).path("tables", str(table), str(path))
 
     def snapshot(self, role: str, table: str) -> Snapshot:
-        """Return a table as it is now. Raises `NotThereError`."""
+        """Return the newest version of a table. Raises `NotThereError`."""
         place = self._open_role(role)
-        with self._lock:  # one reader brings it up to date, the others find it so
+        with self._lock:  # so that concurrent requests read a new version once
             handle = latest(place, table) if _NAME.fullmatch(table) else None
             if handle is None:
                 raise NotThereError(f"no table {table!r} in this share")
             mark = (str(handle.metadata().id), handle.version())
-            known = self._known.get((place.store.uri, table))
-            if known is None or known[0] != mark:
-                known = self._known[place.store.uri, table] = (mark, _snapshot(handle))
-            return known[1]
+            cached = self._snapshots.get((place.store.uri, table))
+            if cached is None or cached[0] != mark:
+                cached = self._snapshots[place.store.uri, table] = (mark, _snapshot(handle))
+            return cached[1]
 
     def _share(self, role: str) -> Share:
         share = next((share for share in shares(self._store) if share.role == role), None)
@@ -148,28 +147,28 @@ def _snapshot(handle: "DeltaTable") -> Snapshot:
 
 
 def metadata_lines(snapshot: Snapshot) -> Iterator[str]:
-    """Yield the protocol and the metadata of a table, as lines of JSON."""
+    """Yield protocol and metadata of a table as lines of JSON."""
     yield json.dumps({"protocol": {"minReaderVersion": 1}})
     yield json.dumps({"metaData": snapshot.metadata})
 
 
 def file_lines(snapshot: Snapshot, most: int | None, url: Callable[[SharedFile], tuple[str, int]]) -> Iterator[str]:
-    """Yield the files of a table, as lines of JSON.
+    """Yield the files of a table as lines of JSON.
 
     Parameters
     ----------
     most
-        Rows that are enough; None for all.
+        Number of rows after which to stop; None for all files.
     url
-        Returns the URL of a file, and when it expires (milliseconds since 1970).
+        Returns the URL of a file and its expiration in milliseconds since 1970.
     """
     rows = 0
     for file in snapshot.files:
         if most is not None and rows >= most:
             return
         rows += file.rows
-        where, until = url(file)
-        facts = {"url": where, "id": file.path, "partitionValues": {"date": file.day}, "size": file.size_bytes}
+        address, until = url(file)
+        facts = {"url": address, "id": file.path, "partitionValues": {"date": file.day}, "size": file.size_bytes}
         stats = json.dumps({"numRecords": file.rows})
         yield json.dumps({"file": {**facts, "stats": stats, "expirationTimestamp": until}})
 
@@ -185,7 +184,7 @@ _MOMENTS: Final = (
     "version", "timestamp", "startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp",
 )  # fmt: skip
 Refusal = Callable[[str, str], str]
-"""Says why somebody may not read a role's share now; empty where they may."""
+"""Takes a role and a person; returns why the person may not read the role's share now, empty if allowed."""
 
 
 def sharing_app(store: "Store", keys: "Keyring", refusal: Refusal, links: Links | None = None) -> Starlette:
@@ -194,11 +193,11 @@ def sharing_app(store: "Store", keys: "Keyring", refusal: Refusal, links: Links 
     Parameters
     ----------
     keys
-        What profiles and addresses of files are sealed with.
+        Keys of the tokens in profiles and addresses of files.
     refusal
-        Asked at each request, with the role and the name that a profile was made for.
+        Called for each request with the role and the person of the token.
     links
-        Which artifacts links lead to; None for no links.
+        Opens artifacts for links; None to serve no links.
     """
     api = _Api(store, keys, refusal)
     table = "/shares/{share}/schemas/{schema}/tables/{table}"
@@ -220,7 +219,7 @@ def sharing_app(store: "Store", keys: "Keyring", refusal: Refusal, links: Links 
 
 
 class _UnfitError(ValueError):
-    """A request that is not understood, or asks for what does not exist."""
+    """A request is invalid."""
 
 
 class _Api:
@@ -228,12 +227,12 @@ class _Api:
         self._served, self._keys, self._refusal = SharedTables(store), keys, refusal
 
     def authenticated(self, work: Callable[[Request, str], Response]) -> Callable[[Request], Any]:
-        """Return an endpoint that checks the token first, and answers errors as JSON."""
+        """Return an endpoint that checks the token, calls `work` with request and role, and answers errors as JSON."""
 
-        def answer(request: Request, asked: Any) -> Response:  # noqa: ANN401 - what a client sent
+        def answer(request: Request, body: Any) -> Response:  # noqa: ANN401 - what a client sent
             try:
                 role = self._role(request)
-                request.state.asked = asked
+                request.state.body = body
                 return work(request, role)
             except TokenError as error:
                 return _fault(401, "UNAUTHENTICATED", error.what)
@@ -246,12 +245,12 @@ class _Api:
 
         async def endpoint(request: Request) -> Response:
             try:
-                asked = await _body(request) if request.method == "POST" else b""
-            except ClientDisconnect:  # nobody is there to be answered
+                body = await _body(request) if request.method == "POST" else b""
+            except ClientDisconnect:  # the answer reaches nobody
                 return Response(status_code=400)
-            if asked is None:
+            if body is None:
                 return _fault(413, "INVALID_PARAMETER_VALUE", f"a query takes at most {_MOST_BYTES} bytes")
-            return await run_in_threadpool(answer, request, asked)
+            return await run_in_threadpool(answer, request, body)
 
         return endpoint
 
@@ -261,17 +260,17 @@ class _Api:
             raise TokenError("no bearer token")
         facts = open_token(self._keys, PROFILE, token.strip(), clock.now())
         role = self._role_of(facts)
-        request.state.held = facts
-        wanted = request.path_params.get("share", role)
-        if wanted != role or request.path_params.get("schema", SCHEMA) != SCHEMA:
+        request.state.token = facts
+        share = request.path_params.get("share", role)
+        if share != role or request.path_params.get("schema", SCHEMA) != SCHEMA:
             raise NotThereError("no such share or schema")
         return role
 
     def _role_of(self, facts: Mapping[str, Any]) -> str:
-        """Return the role of a token that may be used now. Raises `TokenError`."""
-        role, who = str(facts.get("role")), str(facts.get("to"))
-        if why := self._refusal(role, who):
-            raise TokenError(why)
+        """Return the role of a token. Raises `TokenError` if its person may not read the share now."""
+        role, person = str(facts.get("role")), str(facts.get("to"))
+        if reason := self._refusal(role, person):
+            raise TokenError(reason)
         return role
 
     def list_shares(self, _request: Request, role: str) -> Response:
@@ -293,7 +292,7 @@ class _Api:
         return JSONResponse({"items": [{"name": name, **where} for name in self._served.tables(role)]})
 
     def version(self, request: Request, role: str) -> Response:
-        """Answer with the version of a table, in a header."""
+        """Answer with the version of a table in a header."""
         _refuse_history(request.query_params)
         return Response(headers={_VERSION: str(self._snapshot(request, role).version)})
 
@@ -303,16 +302,16 @@ class _Api:
         return _lines(snapshot := self._snapshot(request, role), metadata_lines(snapshot))
 
     def query(self, request: Request, role: str) -> Response:
-        """Answer with the files of a table, as it is now. Predicates are hints, and passed over."""
-        asked = _object(request.state.asked)
-        _refuse_history(asked)
-        most = asked.get("limitHint")
+        """Answer with the files of the newest version of a table. Predicates are only hints and are ignored."""
+        body = _object(request.state.body)
+        _refuse_history(body)
+        most = body.get("limitHint")
         if most is not None and (type(most) is not int or most < 0):
             raise _UnfitError("limitHint is a number of rows")
         snapshot = self._snapshot(request, role)
-        held = request.state.held
-        until = min(clock.now() + timedelta(seconds=FILE_S), datetime.fromisoformat(held["until"]))
-        url = partial(self._url, request, role, held.get("to"), request.path_params["table"], until)
+        token = request.state.token
+        until = min(clock.now() + timedelta(seconds=FILE_S), datetime.fromisoformat(token["until"]))
+        url = partial(self._url, request, role, token.get("to"), request.path_params["table"], until)
         return _lines(snapshot, [*metadata_lines(snapshot), *file_lines(snapshot, most, url)])
 
     def _snapshot(self, request: Request, role: str) -> Snapshot:
@@ -321,7 +320,7 @@ class _Api:
     def _url(
         self, request: Request, role: str, to: str, table: str, until: datetime, file: SharedFile
     ) -> tuple[str, int]:
-        """Return the URL of a file: at its store where that signs URLs, else at this server."""
+        """Return the URL of a file and its expiration: at the store if it signs URLs, otherwise at this server."""
         place, ends = self._served.place(role), int(until.timestamp() * 1000)
         if not place.is_local:
             left_s = max(1, int((until - clock.now()).total_seconds()))
@@ -330,7 +329,7 @@ class _Api:
         return f"{request.base_url}{PREFIX.lstrip('/')}/files/{seal_token(self._keys, FILE, facts)}", ends
 
     def file(self, request: Request) -> Response:
-        """Answer with the bytes of a file, or a range of them, for who has its address."""
+        """Answer with the bytes of a file, or a range of them."""
         try:
             facts = open_token(self._keys, FILE, request.path_params["token"], clock.now())
             path = self._served.file(self._role_of(facts), facts.get("table"), facts.get("path"))
@@ -363,7 +362,7 @@ class _Api:
 
 
 class _OpenFile(FileResponse):
-    """A local file, or a range of it, that is open already: nobody can put another in its place."""
+    """A response with an open local file, or a range of it, so that the file cannot be replaced in between."""
 
     def __init__(self, file: io.BufferedReader, media_type: str, headers: Mapping[str, str]) -> None:
         super().__init__(f"/proc/self/fd/{file.fileno()}", media_type=media_type, headers=headers)
@@ -381,7 +380,7 @@ def _pieces(file: IO[bytes]) -> Iterator[bytes]:
 
 
 async def _body(request: Request) -> bytes | None:
-    """Return what a client sent; None where that is more than any query."""
+    """Return the body of a request; None if it is too large."""
     body = b""
     async for part in request.stream():
         body += part
@@ -390,20 +389,20 @@ async def _body(request: Request) -> bytes | None:
     return body
 
 
-def _refuse_history(asked: Mapping[str, Any]) -> None:
-    """Raise `_UnfitError` for a request for another version or time: the answer would be today's rows."""
-    if any(asked.get(name) is not None for name in _MOMENTS):
+def _refuse_history(parameters: Mapping[str, Any]) -> None:
+    """Raise `_UnfitError` for a request for another version or time, since only the newest version exists."""
+    if any(parameters.get(name) is not None for name in _MOMENTS):
         raise _UnfitError("a share has no history: leave version and timestamp out")
 
 
 def _object(raw: bytes) -> dict[str, Any]:
     try:
-        asked = json.loads(raw or b"{}")
+        body = json.loads(raw or b"{}")
     except (ValueError, RecursionError):
         raise _UnfitError("the body is no JSON") from None
-    if not isinstance(asked, dict):
+    if not isinstance(body, dict):
         raise _UnfitError("the body is no object")
-    return asked
+    return body
 
 
 def _lines(snapshot: Snapshot, lines: Any) -> Response:  # noqa: ANN401 - any iterable of lines

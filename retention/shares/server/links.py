@@ -1,19 +1,19 @@
-"""Tokens of profiles and pages, and links by which somebody reads one file of an artifact until a time.
+"""Links to the files of artifacts, valid until a time, and the tokens of links, profiles and pages.
 
-    a row of `artifacts` that the role sees ──▶ its bytes hashed, and as recorded ──▶ an address for each of its files
+    a row of `artifacts` that the role sees ──▶ its bytes have the recorded digest? ──▶ an address for each of its files
 
-What a rank recorded is another's word, and its URI may be of a file that is none of its own. So a link is only made to
-bytes that have the digest that was recorded, which nobody knows who never had them; below places that the operator
-allows; and never into the lake, a spool, an archive or a share, whose files are named by their digests.
+A rank may record any URI, also one of a file that is not its own. Therefore a link is only made to bytes with the
+recorded digest, which only somebody who had the bytes can know, and only below places that the operator allows. It
+never leads into the lake, a spool, an archive or a share, since their files are named by their digests.
 
-Where the role sees the column ``uri`` as it is, and the store signs addresses, the link leads there. Else the sharing
-server gives the bytes, and the address holds no word of where they are.
+If the role sees the column ``uri`` unmasked and the store signs URLs, the link leads to the store. Otherwise the
+sharing server sends the bytes, and the address does not reveal their place.
 
-Tokens of profiles and pages, and signatures of addresses of files and artifacts: what a keyed hash says, for a time.
+A token is JSON with a time limit and a keyed hash:
 
-    <base64 of JSON>.<HMAC-SHA256 under a key of [shares] key, for this purpose alone>
+    <base64 of JSON>.<HMAC-SHA256 under a key of [shares] key, separate for each purpose>
 
-Nothing is stored: whoever has the key can make them, and nobody else. To end all of them, change the key.
+Nothing is stored. Only holders of the key can make tokens; changing the key ends all of them.
 """
 
 import base64
@@ -44,21 +44,21 @@ PROFILE: Final = b"ranklake sharing 1: profile"
 FILE: Final = b"ranklake sharing 1: file"
 LINK: Final = b"ranklake sharing 1: artifact"
 VIEW: Final = b"ranklake sharing 1: pages"
-"""Beginning of `view_purpose`."""
+"""Prefix of `view_purpose`."""
 _MOST: Final = 4096
 
 
 class TokenError(RanklakeError):
-    """A token that nobody made here, or that expired."""
+    """A token is not genuine, or has expired."""
 
 
 def view_purpose(marker: bytes) -> bytes:
-    """Return the purpose of tokens for the pages of one lake, by its marker: lakes may share a key, but no token."""
+    """Return the purpose of tokens for the pages of one lake, by its marker. Lakes may share a key, but no tokens."""
     return VIEW + b": " + marker
 
 
 def sharing_keys(source: str) -> Keyring:
-    """Return the keys of ``[shares] key``. Raises `TokenError` where there are none."""
+    """Return the keys of ``[shares] key``. Raises `TokenError` if there are none."""
     if not source:
         hint = "name a keyring: file:/path, env:NAME or command:/path (openssl rand -base64 32)"
         raise TokenError("no key to make profiles with", where="[shares] key", hint=hint)
@@ -69,28 +69,28 @@ def sharing_keys(source: str) -> Keyring:
 
 
 def seal_token(keys: Keyring, purpose: bytes, facts: Mapping[str, Any]) -> str:
-    """Return a token that says some facts, sealed with the newest key."""
+    """Return a token with these facts, under the newest key."""
     body = _base64_text(json.dumps(dict(facts), sort_keys=True, separators=(",", ":")).encode())
     return f"{body}.{_seal(keys.active, purpose, body)}"
 
 
 def open_token(keys: Keyring, purpose: bytes, token: str, now: datetime) -> dict[str, Any]:
-    """Return what a token says. Raises `TokenError` for one that no key made for this purpose, or that expired."""
+    """Return the facts of a token. Raises `TokenError` if no key made it for this purpose, or if it has expired."""
     body, _, seal = token.partition(".")
-    genuine = (
+    is_genuine = (
         len(token) <= _MOST
         and token.isascii()
         and any(hmac.compare_digest(_seal(key, purpose, body), seal) for key in keys.keys)
     )
-    if not genuine:
+    if not is_genuine:
         raise TokenError("this token was not made here")
     try:
         facts: dict[str, Any] = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
         ends = datetime.fromisoformat(facts["until"])
-        is_over = now >= ends  # a time without a zone cannot be compared
+        is_expired = now >= ends  # raises for a time without a zone
     except (ValueError, KeyError, TypeError, binascii.Error):
         raise TokenError("this token was not made here") from None
-    if is_over:
+    if is_expired:
         raise TokenError(f"this token expired at {ends:%Y-%m-%d %H:%M} UTC")
     return facts
 
@@ -104,7 +104,7 @@ def _base64_text(raw: bytes) -> str:
 
 
 MOST: Final = timedelta(days=7)
-"""How long a link may be good: no store signs for longer."""
+"""Longest validity of a link; stores do not sign for longer."""
 MOST_FILES: Final = 1000
 _SEEN: Final = """
 SELECT run, name, incarnation, segment, slot FROM artifacts
@@ -123,7 +123,7 @@ _KEY: Final = ("incarnation", "segment", "slot")
 
 
 class LinkError(RanklakeError):
-    """An artifact that no link can be made to, or that is not there for who asks."""
+    """No link can be made to an artifact, or the artifact does not exist for the role."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +133,11 @@ class Link:
     Attributes
     ----------
     file
-        Its path in the artifact; empty where the artifact is one file.
+        Path of the file in the artifact; empty if the artifact is one file.
     url
         Its address.
     by
-        Who answers there: ``store`` or ``server``.
+        What serves the address: ``store`` or ``server``.
     """
 
     file: str
@@ -155,98 +155,98 @@ class Links:
     Parameters
     ----------
     roles
-        Returns all roles as they are now.
+        Returns all current roles by name.
     places
-        Places that the operator allows: ``[artifacts] allow``.
+        Allowed places: ``[artifacts] allow``.
     """
 
     def __init__(self, lake: Lake, roles: Callable[[], Mapping[str, Role]], places: tuple[str, ...]) -> None:
         self._lake, self._roles, self._places = lake, roles, places
 
-    def made(
+    def make(
         self, keys: Callable[[], "Keyring"], role: str, name: str, run: str, to: str, until: datetime, endpoint: str
     ) -> tuple[dict[str, Any], list[Link]]:
-        """Return the row of an artifact that a role sees, the last of that name, and links to its files.
+        """Return the newest row of an artifact that a role sees, and links to the artifact's files.
 
         Parameters
         ----------
         keys
-            Returns what links that the server answers are sealed with; asked for those alone.
+            Returns the keys of tokens; called only for links to the server.
         endpoint
             Address of the server.
 
-        Raises `LinkError` where there is none, or its bytes are not those that were recorded,
-        `ranklake.allowed.NotAllowedError` for a place that is not allowed, and what its store raises.
+        Raises `LinkError` if there is no such artifact or its bytes have another digest,
+        `ranklake.allowed.NotAllowedError` for a place that is not allowed, and the errors of its store.
         """
         if until > clock.now() + MOST:
             hint = f"write --until {MOST.days}d or less"
             raise LinkError(f"a link is good for {MOST.days} days at most", where="--until", hint=hint)
-        seen_by = self._role(role)
-        key, row = self._newest_artifact(seen_by, name, run)
-        may = self._allowed_places()
-        artifact = verify(self._lake.store, row, may)
+        viewer = self._role(role)
+        key, row = self._newest_artifact(viewer, name, run)
+        allowed = self._allowed_places()
+        artifact = verify(self._lake.store, row, allowed)
         if not artifact.is_good:
             raise LinkError(
                 artifact.status, where=name, hint="ask whoever made it; ranklake verify-artifact tells more"
             )
-        there = Store.at(row["uri"], self._lake.store.storage)
-        shows = any(
+        place = Store.at(row["uri"], self._lake.store.storage)
+        sees_uri = any(
             sight.column.name == "uri" and sight.visibility == "seen"
-            for sight in seen_by.sights(self._lake.contracts()["artifacts"])
+            for sight in viewer.sights(self._lake.contracts()["artifacts"])
         )
-        signs = shows and not there.is_local
+        is_signed_by_store = sees_uri and not place.is_local
         facts = {"role": role, "to": to, "until": until.isoformat(), "sha256": row["sha256"], **key}
-        made = []
-        for path in _files(there, name):
-            if there.is_local:
-                may.check(path)  # a folder may have links to elsewhere
-            file = path.removeprefix(there.root).lstrip("/")
-            if signs:
+        links = []
+        for path in _files(place, name):
+            if place.is_local:
+                allowed.check(path)  # a folder may contain links to other places
+            file = path.removeprefix(place.root).lstrip("/")
+            if is_signed_by_store:
                 left_s = max(1, int((until - clock.now()).total_seconds()))
-                made.append(Link(file=file, url=str(there.fs.sign(path, expiration=left_s)), by="store"))
+                links.append(Link(file=file, url=str(place.fs.sign(path, expiration=left_s)), by="store"))
             else:
                 token = seal_token(keys(), LINK, facts | {"file": file})
-                made.append(Link(file=file, url=f"{endpoint.rstrip('/')}/artifacts/{token}", by="server"))
-        return row, made
+                links.append(Link(file=file, url=f"{endpoint.rstrip('/')}/artifacts/{token}", by="server"))
+        return row, links
 
     def file(self, facts: Mapping[str, Any]) -> IO[bytes]:
-        """Open the file that a link's token is of. Raises `LinkError` where it is not there now, `NotAllowedError`."""
-        gone = LinkError("the artifact is not there, or not for this role any more")
+        """Open the file of a link's token. Raises `LinkError` if the role no longer sees it, and `NotAllowedError`."""
+        missing = LinkError("the artifact is not there, or not for this role any more")
         key = {name: facts.get(name) for name in _KEY}
-        if not all(isinstance(one, int) for one in key.values()):
-            raise gone
+        if not all(isinstance(value, int) for value in key.values()):
+            raise missing
         role = self._role(str(facts.get("role")))
         if not query(self._lake, _STILL_SEEN, key, role=role).num_rows:
-            raise gone
+            raise missing
         rows = query(self._lake, _ROW, key).to_pylist()
         if not rows or rows[0]["sha256"] != facts.get("sha256"):
-            raise gone
-        file = str(facts.get("file"))
-        if ".." in file.split("/"):
-            raise gone
-        uri = str(rows[0]["uri"]) + (f"/{file}" if file else "")
-        may = self._allowed_places()
-        may.check(uri)
-        there = Store.at(uri, self._lake.store.storage)
-        if not there.fs.isfile(there.root):
-            raise gone
-        if not there.is_local:
-            return cast("IO[bytes]", there.fs.open(there.root, "rb", cache_type="none"))
-        held = open(os.open(there.root, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115, PTH123
-        try:  # a link or a pipe may have come in its place since
-            may.check(f"/proc/self/fd/{held.fileno()}")
-            if not stat.S_ISREG(os.fstat(held.fileno()).st_mode):
-                raise gone
+            raise missing
+        path = str(facts.get("file"))
+        if ".." in path.split("/"):
+            raise missing
+        uri = str(rows[0]["uri"]) + (f"/{path}" if path else "")
+        allowed = self._allowed_places()
+        allowed.check(uri)
+        place = Store.at(uri, self._lake.store.storage)
+        if not place.fs.isfile(place.root):
+            raise missing
+        if not place.is_local:
+            return cast("IO[bytes]", place.fs.open(place.root, "rb", cache_type="none"))
+        file = open(os.open(place.root, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115, PTH123
+        try:  # a link or a pipe may have replaced the file
+            allowed.check(f"/proc/self/fd/{file.fileno()}")
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise missing
         except RanklakeError:
-            held.close()
+            file.close()
             raise
-        return held
+        return file
 
     def _role(self, name: str) -> Role:
-        known = self._roles()
-        if name not in known:
-            raise LinkError(f"unknown role {name!r}", where="ROLE", hint=did_you_mean(name, known))
-        return known[name]
+        roles = self._roles()
+        if name not in roles:
+            raise LinkError(f"unknown role {name!r}", where="ROLE", hint=did_you_mean(name, roles))
+        return roles[name]
 
     def _newest_artifact(self, role: Role, name: str, run: str) -> tuple[dict[str, Any], dict[str, Any]]:
         if not role.sees("artifacts"):
@@ -257,21 +257,21 @@ class Links:
             names = query(self._lake, _NAMES, role=role).column("name").to_pylist()
             hint = did_you_mean(name, names) or "names are in the column name of artifacts"
             raise LinkError(f"role {role.name} sees no such artifact", where=name, hint=hint)
-        key = {one: rows[0][one] for one in _KEY}
+        key = {column: rows[0][column] for column in _KEY}
         return key, query(self._lake, _ROW, key).to_pylist()[0]
 
     def _allowed_places(self) -> AllowedPlaces:
-        """Return what links may lead to: no place that holds rows."""
+        """Return the places that links may lead to, which exclude all places with rows of the lake."""
         archived = (place.address for place in archive_places(self._lake.tables))
         shared = (share.uri for share in shares(self._lake.store))
         closed = (self._lake.store.address, *self._lake.config.spools, *archived, *shared)
         return allowed_places(self._places, (), closed)
 
 
-def _files(there: Store, name: str) -> list[str]:
-    if there.fs.isfile(there.root):
-        return [there.root]
-    paths = sorted(there.fs.find(there.root))
+def _files(place: Store, name: str) -> list[str]:
+    if place.fs.isfile(place.root):
+        return [place.root]
+    paths = sorted(place.fs.find(place.root))
     if not paths:
         raise LinkError("it has no files", where=name)
     if len(paths) > MOST_FILES:

@@ -134,7 +134,7 @@ def link(  # noqa: PLR0913 - one parameter an option
     if context.config.sql.grants:
         current_grant(lake, role, to)
     keys = partial(sharing_keys, context.config.shares.key)
-    row, result = links_of(context, lake).made(keys, role, artifact, run, to, until, endpoint)
+    row, result = links_of(context, lake).make(keys, role, artifact, run, to, until, endpoint)
     facts = {name: row[name] for name in ("run", "attempt", "name", "kind", "sha256")}
     details = {"role": role, "until": until.isoformat(), **facts, "files": len(result), "by": result[0].by}
     record(lake, doer(lake, by), LINK_ACTION, to, None, {**details, **unsigned_note(lake)})
