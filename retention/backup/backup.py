@@ -1,15 +1,12 @@
-"""Backs a lake up: copies what the place lacks, writes the manifest, and lets go what was removed from the lake.
+"""Backs a lake up: takes a snapshot, copies new files, writes the manifest, and deletes outdated backups.
 
-Backups that a removal made out of date are deleted, and the bytes that no other has: a person who was erased from the
-lake is erased from its backups by the next one. What retention removed stays in earlier backups for ``[backup]
-keep_days``, so that a lake can go back by as many days. Killed anywhere, the next backup goes on: objects first, their
-manifest last; and the other way round where they are deleted, so that no bytes stay of which no manifest tells.
+A backup is outdated if its restore would undo a removal for good. It is deleted with all bytes that no other backup
+needs, so the next backup also erases a person from earlier ones. Rows that retention removed stay in earlier backups
+for ``[backup] keep_days``. After a crash the next backup continues, since objects are written before their manifest.
 
-A consistent look at a whole lake: versions of all tables that were there at one moment, and the files of those.
-
-Tables are read, then all files are listed, then the tables are looked at again: where none has another version, no
-commit came between. A plan that is half carried out is part of the look, its file and what it has committed so far;
-whoever opens the restored lake carries it out to its end, as after a crash.
+A snapshot has the versions of all tables at one moment, and their files. Tables are read, all files are listed, and the
+versions are read again: if none changed, no commit came in between. The snapshot includes an unfinished plan and its
+commits so far; the restored lake finishes it as after a crash.
 """
 
 import hashlib
@@ -68,13 +65,13 @@ class SnapshotFile:
     Attributes
     ----------
     path
-        Relative to the lake.
+        Path relative to the lake.
     listed
-        As the store lists it.
+        Its entry in the store's listing.
     sha256
-        The digest that its name says; None where it says none.
+        The digest in its name; None if the name has none.
     is_needed
-        Whether the lake cannot be read without it; others may be gone before they are copied.
+        Whether the lake cannot be read without it. Other files may be deleted before they are copied.
     """
 
     path: str
@@ -85,7 +82,7 @@ class SnapshotFile:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a lake consisted of at a moment: see `ranklake.retention.backup.place.Backup`."""
+    """The state of a lake at a moment; fields as in `ranklake.retention.backup.place.Backup`."""
 
     created: datetime
     removals: tuple[str, ...]
@@ -94,14 +91,14 @@ class Snapshot:
 
 
 def take_snapshot(lake: "Lake", known: Collection[str] = ()) -> Snapshot:
-    """Return a consistent look at a lake.
+    """Return a consistent snapshot of a lake.
 
     Parameters
     ----------
     known
-        Tables that an earlier backup has: none of them goes but by a loss, of which no backup is made.
+        Tables of an earlier backup. Tables are never deleted on purpose, so a missing one is an error.
 
-    Raises `BackupError` where one of them is gone, or where the lake is committed to all the time.
+    Raises `BackupError` if one of these tables is missing, or if there were commits during all attempts.
     """
     for _ in range(TRIES):
         created = datetime.now(UTC)
@@ -123,7 +120,7 @@ def take_snapshot(lake: "Lake", known: Collection[str] = ()) -> Snapshot:
 
 
 def _is_link(store: "Store", entry: ListedFile) -> bool:
-    """Whether a file of a local lake is a link: ranklake makes none, and one could lead to anybody's secrets."""
+    """Whether a file of a local lake is a link. ranklake makes no links, and one could lead to secrets of others."""
     return store.is_local and Path(entry.path).is_symlink()
 
 
@@ -134,7 +131,7 @@ def _names(store: "Store") -> list[str]:
 
 
 def _tables(store: "Store") -> tuple[dict[str, TableState], dict[str, set[str]]]:
-    """Return state and live paths of each table."""
+    """Return the state and the live paths of each table."""
     states, live = {}, {}
     for name in _names(store):
         handle = delta_table(store, name)
@@ -151,7 +148,7 @@ def _versions(store: "Store") -> dict[str, int]:
 
 
 def removals_of(lake: "Lake") -> list[str]:
-    """Return the plans that removed rows for good, by kind and number; none where the ledger is not there."""
+    """Return kind and number of the plans that removed rows for good; empty if there is no ledger."""
     if delta_table(lake.store, LEDGER) is None:
         return []
     rows = read(lake.tables, contract(LEDGER), ["plan", "kind"]).to_pylist()
@@ -161,7 +158,7 @@ def removals_of(lake: "Lake") -> list[str]:
 def _files(
     entries: Mapping[str, ListedFile], states: Mapping[str, TableState], live: Mapping[str, set[str]]
 ) -> Iterator[SnapshotFile]:
-    """Yield the files that a look consists of: of logs up to its versions; nothing half-written."""
+    """Yield the files of a snapshot: log entries up to its versions, and no temporary files."""
     for path, entry in sorted(entries.items()):
         room, _, rest = path.partition("/")
         table, _, inner = rest.partition("/")
@@ -194,18 +191,18 @@ _STRAY: Final = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """What a backup did.
+    """Result of a backup.
 
     Attributes
     ----------
     backup
         Its manifest.
     objects, copied_bytes, manifest_bytes
-        How many files were copied, and what they and the manifest take: the whole cost of the increment.
+        Number of copied files, their bytes, and the bytes of the manifest: the cost of this backup.
     expired
-        Numbers of backups that were deleted: they held what was removed since, or more were kept than asked.
+        Numbers of deleted backups, which were outdated or more than the number to keep.
     freed_bytes
-        What was deleted with them.
+        Deleted bytes.
     """
 
     backup: Backup
@@ -218,7 +215,7 @@ class BackupResult:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A file of the lake as it was copied, and the bytes that were written: none if the place had them."""
+    """A file of the backup, and the number of written bytes, 0 if the place had them already."""
 
     file: BackupFile
     written_bytes: int
@@ -231,25 +228,25 @@ def backup(lake: "Lake", uri: str, keep: int = 0) -> BackupResult:
     Parameters
     ----------
     keep
-        How many backups stay, with this one; 0: all.
+        Number of backups to keep, including this one; 0 keeps all.
 
-    Raises `BackupError` and what stores raise. Cut off, it leaves objects that the next backup uses.
+    Raises `BackupError` and the errors of stores. A crash leaves objects that the next backup uses.
     """
     place = claim(lake, uri)
-    begun, own = datetime.now(UTC), set[str]()
+    started, own = datetime.now(UTC), set[str]()
     for _ in range(TRIES):
         last = next((read_backup(place, number) for number in numbers_of(place)[-1:]), None)
         snapshot = take_snapshot(lake, last.tables if last else ())
-        there = _objects(place).keys()
-        known = {file.path: file for file in last.files} if last else {}
-        copy = partial(_copied, lake.store, place, known, there, own)
+        existing = _objects(place).keys()
+        last_files = {file.path: file for file in last.files} if last else {}
+        copy = partial(_copy_file, lake.store, place, last_files, existing, own)
         try:
             with ThreadPoolExecutor(WORKERS) as pool:
                 copies = list(pool.map(copy, snapshot.files))
-        except FileNotFoundError:  # upkeep or a removal took a file away: the lake looks otherwise by now
+        except FileNotFoundError:  # upkeep or a removal deleted a file of the snapshot
             continue
         copied = [item for item in copies if item is not None]
-        made = Backup(
+        new = Backup(
             number=last.number + 1 if last else 1,
             created=snapshot.created,
             ranklake=ranklake.__version__,
@@ -258,31 +255,31 @@ def backup(lake: "Lake", uri: str, keep: int = 0) -> BackupResult:
             files=tuple(item.file for item in copied if item.is_sound),
             damaged=tuple(item.file.path for item in copied if not item.is_sound),
         )
-        raw = made.to_json()
-        if not {address(place, file.sha256) for file in made.files} <= _objects(place).keys():
-            continue  # another backup took away, as nobody's, what this one goes by
-        if manifest_bytes := write_file(place, made.name, raw):
-            expired, freed_bytes = _expire(place, made, keep, lake.config.backup.keep_days, begun, own)
+        raw = new.to_json()
+        if not {address(place, file.sha256) for file in new.files} <= _objects(place).keys():
+            continue  # another backup deleted objects that this one needs
+        if manifest_bytes := write_file(place, new.name, raw):
+            expired, freed_bytes = _expire(place, new, keep, lake.config.backup.keep_days, started, own)
             written = [item.written_bytes for item in copied if item.written_bytes]
-            return BackupResult(made, len(written), sum(written), manifest_bytes, expired, freed_bytes)
+            return BackupResult(new, len(written), sum(written), manifest_bytes, expired, freed_bytes)
     raise BackupError("the lake or its backups changed all the time", where=uri, hint="run it again")
 
 
-def _copied(
+def _copy_file(
     store: "Store",
     place: "Store",
-    known: Mapping[str, BackupFile],
-    there: Collection[str],
+    last_files: Mapping[str, BackupFile],
+    existing: Collection[str],
     own: set[str],
     file: SnapshotFile,
 ) -> _Copy | None:
-    """Copy a file unless the place has its bytes. None for one that is gone or half-written, and not needed."""
-    at = file.listed.modified.isoformat() if file.listed.modified else ""
-    size, digest, before = file.listed.size_bytes, file.sha256, known.get(file.path)
-    if digest is None and at and before and (before.size_bytes, before.modified) == (size, at):
+    """Copy a file unless the place has its bytes. Return None for a file that is missing or damaged and not needed."""
+    modified = file.listed.modified.isoformat() if file.listed.modified else ""
+    size, digest, before = file.listed.size_bytes, file.sha256, last_files.get(file.path)
+    if digest is None and modified and before and (before.size_bytes, before.modified) == (size, modified):
         digest = before.sha256 if file.path.startswith(_IMMUTABLE) else None
-    if digest and address(place, digest) in there:
-        return _Copy(BackupFile(file.path, size, digest, at), 0)
+    if digest and address(place, digest) in existing:
+        return _Copy(BackupFile(file.path, size, digest, modified), 0)
     try:
         raw = bytes(store.fs.cat_file(file.listed.path))
     except FileNotFoundError:
@@ -290,43 +287,44 @@ def _copied(
             raise
         return None
     actual = hashlib.sha256(raw).hexdigest()
-    record = BackupFile(file.path, len(raw), actual, at)
+    record = BackupFile(file.path, len(raw), actual, modified)
     if file.sha256 not in {None, actual}:
         return _Copy(record, 0, is_sound=False) if file.is_needed else None
     name = address(place, actual)
-    if name in there:
+    if name in existing:
         return _Copy(record, 0)
     own.add(name)
     return _Copy(record, write_file(place, object_name(name), raw))
 
 
 def _expire(
-    place: "Store", newest: Backup, keep: int, keep_days: int, begun: datetime, own: Collection[str]
+    place: "Store", newest: Backup, keep: int, keep_days: int, started: datetime, own: Collection[str]
 ) -> tuple[tuple[int, ...], int]:
-    """Delete backups that would bring back what was removed, and those beyond the number to keep; and all other bytes.
+    """Delete outdated backups, those beyond the number to keep, and all objects that no backup needs.
 
-    Those may be of a backup that was cut off, or of a look that was begun over, and hold what was removed since. What
-    others wrote since this backup began is left alone: another may be under way.
+    Objects without a backup may be of an interrupted backup and contain removed rows. Objects that others wrote after
+    this backup started are kept, since another backup may be running.
     """
     earlier = [item for item in backups_of(place) if item.number < newest.number]
     outdated_numbers = forbidden([*earlier, newest], keep_days, datetime.now(UTC))
     outdated = [item for item in earlier if item.number in outdated_numbers]
     if keep:
         outdated += [item for item in earlier[: max(0, len(earlier) + 1 - keep)] if item not in outdated]
-    stay = {address(place, file.sha256) for item in (*earlier, newest) if item not in outdated for file in item.files}
-    gone = {
+    kept = [item for item in (*earlier, newest) if item not in outdated]
+    needed = {address(place, file.sha256) for item in kept for file in item.files}
+    unneeded = {
         name: entry
         for name, entry in _objects(place).items()
-        if name not in stay and (name in own or entry.modified is None or entry.modified < begun)
+        if name not in needed and (name in own or entry.modified is None or entry.modified < started)
     }
-    paths = [entry.path for entry in gone.values()]
+    paths = [entry.path for entry in unneeded.values()]
     names = [place.path(item.name) for item in outdated]
-    for path in (*paths, *names):  # manifests last: those that are there tell which backups are still to go
+    for path in (*paths, *names):  # manifests last, so that the next call finds the outdated backups again
         delete(place, path)
     remove_dead(place.fs, (*paths, *names))
     for path in _strays(place):
         delete(place, path)
-    return tuple(item.number for item in outdated), sum(entry.size_bytes for entry in gone.values())
+    return tuple(item.number for item in outdated), sum(entry.size_bytes for entry in unneeded.values())
 
 
 def _objects(place: "Store") -> dict[str, ListedFile]:
@@ -336,7 +334,7 @@ def _objects(place: "Store") -> dict[str, ListedFile]:
 
 
 def _strays(place: "Store") -> Iterator[str]:
-    """Yield what writers left that were killed some days ago."""
+    """Yield temporary files that crashed writers left more than a day ago."""
     before = datetime.now(UTC) - _STRAY
     for entry in listed(place.fs, place.root):
         if entry.path.endswith(".tmp") and entry.modified and entry.modified < before:

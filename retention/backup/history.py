@@ -1,6 +1,6 @@
-"""The table ``backups``: each backup and drill that was tried, how it went, RPO and RTO; and how a drill runs.
+"""Drills, and the table ``backups`` with the outcome of each backup and drill, and its RPO and RTO.
 
-A failure is a row, too: while a place is out of reach, the age of its newest backup grows from row to row.
+A failure is also a row. While a place is out of reach, the age of its newest backup grows from row to row.
 """
 
 import json
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DrillResult:
-    """What a drill measured.
+    """Result of a drill.
 
     Attributes
     ----------
     started
-        When, UTC.
+        Start time, UTC.
     backup, as_of
-        Number of the backup, and the point in time that it leads to.
+        Number of the backup, and the point in time that it restores.
     rpo_s
-        Age of the backup: seconds of commits that would be lost if the lake were lost now. Segments that the spool
-        still has are not lost.
+        Age of the backup: seconds of commits that would be lost if the lake were lost now. Segments that are still in
+        the spool would not be lost.
     rto_s
         Seconds from the start until the lake was restored and verified.
     tables, rows, files, size_bytes
-        What came back.
+        Amounts that were restored.
     faults
-        What differs from the backup, or does not add up, in lines; empty if all is well.
+        Differences from the backup and failed checks, one line each; empty if there are none.
     """
 
     started: datetime
@@ -74,21 +74,21 @@ class DrillResult:
 
 
 def drill(place: Store, config: LakeConfig) -> DrillResult:
-    """Restore the newest backup into a scratch folder, verify it, and write down how long that took.
+    """Restore the newest backup into a scratch folder, verify it, and write the result to the place.
 
-    Raises `ranklake.retention.backup.place.BackupError` where there is none or where bytes are damaged, and what stores
-    raise. The scratch folder is deleted in any case.
+    Raises `ranklake.retention.backup.place.BackupError` if there is no backup or if bytes are damaged, and the errors
+    of stores. The scratch folder is always deleted.
     """
     started, begin = datetime.now(UTC), time.monotonic()
     backup = choose(place)
     with tempfile.TemporaryDirectory(prefix="ranklake-drill-") as folder:
         target = Store.at(f"{folder}/lake")
         result = restore(place, backup, target)
-        # The witness is the lake's, and not that of a copy.
+        # Without the witness, which belongs to the original lake.
         lake = Lake.open(target.uri, config=replace(config, audit=AuditSection()))
         faults = tuple(_faults(lake, backup))
         rto_s = time.monotonic() - begin
-    measured = DrillResult(
+    drill_result = DrillResult(
         started=started,
         backup=backup.number,
         as_of=backup.created,
@@ -100,12 +100,12 @@ def drill(place: Store, config: LakeConfig) -> DrillResult:
         size_bytes=result.written_bytes,
         faults=faults,
     )
-    write_file(place, f"{DRILLS}/{started:%Y%m%dT%H%M%S.%f}.json", json.dumps(measured.plain()).encode())
-    return measured
+    write_file(place, f"{DRILLS}/{started:%Y%m%dT%H%M%S.%f}.json", json.dumps(drill_result.plain()).encode())
+    return drill_result
 
 
 def last_drill(place: Store) -> dict[str, Any] | None:
-    """Return what the last drill of a place measured, as `DrillResult.plain`; None where there was none."""
+    """Return the result of the last drill of a place, as in `DrillResult.plain`; None if there was none."""
     paths = sorted(entry.path for entry in listed(place.fs, place.path(DRILLS)) if entry.path.endswith(".json"))
     if not paths:
         return None
@@ -129,7 +129,7 @@ def _faults(lake: Lake, backup: "Backup") -> Iterator[str]:
     yield from (f"{item.table}: {fault}" for item in balance(lake) for fault in item.faults)
 
 
-Made = TypeVar("Made")
+Outcome = TypeVar("Outcome")
 _LOG: Final = logging.getLogger(__name__)
 TABLE: Final = "backups"
 BACKUP: Final = "backup"
@@ -139,26 +139,26 @@ _HINT: Final = "run 'ranklake backup' to it, or delete it"
 
 
 def recorded_backup(lake: "Lake", uri: str, keep: int = 0) -> BackupResult:
-    """Back a lake up, and keep how that went. Raises as `ranklake.retention.backup.backup.backup`."""
+    """Back a lake up and record the outcome. Raises the errors of `ranklake.retention.backup.backup.backup`."""
     with _attempt(lake, BACKUP, uri) as row:
         result = backup(lake, uri, keep)
-        made = result.backup
+        new = result.backup
         row |= {
-            "reason": f"damaged files: {', '.join(made.damaged[:_FAULTS])}" if made.damaged else None,
-            "backup": made.number,
-            "as_of_ts": made.created,
-            "rows": made.rows,
-            "files": len(made.files),
-            "size_bytes": made.size_bytes,
+            "reason": f"damaged files: {', '.join(new.damaged[:_FAULTS])}" if new.damaged else None,
+            "backup": new.number,
+            "as_of_ts": new.created,
+            "rows": new.rows,
+            "files": len(new.files),
+            "size_bytes": new.size_bytes,
             "copied_bytes": result.copied_bytes + result.manifest_bytes,
         }
     return result
 
 
 def recorded_drill(lake: "Lake | None", place: "Store", config: "LakeConfig") -> DrillResult:
-    """Carry out a drill, and keep how that went in the lake, where that is there and the backups are its own.
+    """Carry out a drill, and record the outcome if the lake exists and owns the backups.
 
-    Raises as `drill` does.
+    Raises the errors of `drill`.
     """
     if lake is None or lake_of(place) != owner(lake.store):
         return drill(place, config)
@@ -177,9 +177,11 @@ def recorded_drill(lake: "Lake | None", place: "Store", config: "LakeConfig") ->
     return result
 
 
-def for_each_place(places: Iterable[str], work: Callable[[str], Made]) -> tuple[dict[str, Made], dict[str, Exception]]:
+def for_each_place(
+    places: Iterable[str], work: Callable[[str], Outcome]
+) -> tuple[dict[str, Outcome], dict[str, Exception]]:
     """Call `work` for each place, continuing after a failure. Return results and errors, by place."""
-    results, failed = dict[str, Made](), dict[str, Exception]()
+    results, failed = dict[str, Outcome](), dict[str, Exception]()
     for uri in places:
         try:
             results[uri] = work(uri)
@@ -199,12 +201,18 @@ def follow_removals(lake: "Lake") -> Sequence[str]:
 
 @contextmanager
 def _attempt(lake: "Lake", kind: str, uri: str) -> "Iterator[dict[str, Any]]":
-    """Give the facts of a row to fill in, and add the row at the end, also where something was raised.
+    """Yield a row to fill in, and add it to the table at the end, also after an error.
 
-    A place that is not configured, and that no backup ever reached, leaves none: its URI was mistyped.
+    Adds no row for a place that is not configured and never had a backup, since its URI is probably mistyped.
     """
-    began, begin = datetime.now(UTC), time.monotonic()
-    row: dict[str, Any] = {"ts": began, "date": began.date(), "kind": kind, "place": redact_uri(uri), "reason": None}
+    started, begin = datetime.now(UTC), time.monotonic()
+    row: dict[str, Any] = {
+        "ts": started,
+        "date": started.date(),
+        "kind": kind,
+        "place": redact_uri(uri),
+        "reason": None,
+    }
     try:
         yield row
     except Exception as error:
@@ -215,7 +223,7 @@ def _attempt(lake: "Lake", kind: str, uri: str) -> "Iterator[dict[str, Any]]":
 
 
 def _append(lake: "Lake", row: dict[str, Any]) -> None:
-    """Add a row. Whoever may only read the lake may back it up all the same; then the log says that it is missing."""
+    """Add a row. An account that may only read the lake can still back it up; then a warning is logged instead."""
     configured = set(map(redact_uri, lake.config.backup.to))
 
     def compose(_: object) -> list[dict[str, Any]]:
@@ -232,9 +240,9 @@ def _append(lake: "Lake", row: dict[str, Any]) -> None:
 
 
 def _age_s(lake: "Lake", row: dict[str, Any]) -> float | None:
-    """Return how old the newest backup in a place was when something began there; None before the first."""
+    """Return the age of a place's newest backup at the time of a row; None if the place has no backup."""
     columns = ["kind", "place", "outcome", "as_of_ts"]
     rows = read(lake.tables, contract(TABLE), columns).to_pylist()
-    wanted = {"kind": BACKUP, "place": row["place"], "outcome": "ok"}
-    made = [item["as_of_ts"] for item in rows if wanted.items() <= item.items()]
-    return max(0.0, (row["ts"] - max(made)).total_seconds()) if made else None
+    facts = {"kind": BACKUP, "place": row["place"], "outcome": "ok"}
+    times = [item["as_of_ts"] for item in rows if facts.items() <= item.items()]
+    return max(0.0, (row["ts"] - max(times)).total_seconds()) if times else None

@@ -1,13 +1,12 @@
-"""The place of backups of one lake: contents by digest, and a numbered manifest for each backup.
+"""The place of a lake's backups: file contents by digest, and a numbered manifest for each backup.
 
-    <to>/ranklake-backup.json            whose it is
-    <to>/objects/<ab>/<sha256>           bytes of files of the lake, once however many backups have them
-    <to>/backups/<number>.json           what a backup consists of; written last, so that one cut off is none
-    <to>/drills/<UTC time>.json          what a drill measured
+    <to>/ranklake-backup.json            the owner: the lake's identity
+    <to>/objects/<ab>/<sha256>           bytes of the lake's files, stored once for all backups
+    <to>/backups/<number>.json           the manifest of a backup; written last, so an unfinished backup has none
+    <to>/drills/<UTC time>.json          the results of a drill
 
-Where the operator names a key, all but the first is encrypted: see `unlock`.
-
-A manifest's number is taken put-if-absent, so of two backups at a time one starts over.
+If the operator configures a key, all but the first file is encrypted; see `unlock`. Manifests are written
+put-if-absent, so of two concurrent backups one starts again.
 """
 
 import hashlib
@@ -46,13 +45,13 @@ _BOND: Final = "ranklake backup: "
 
 @dataclass(frozen=True)
 class EncryptedPlace(Store):
-    """A place of backups, and the key that opens them."""
+    """A place of backups with the key that encrypts them."""
 
     key: Key | None = field(default=None, repr=False, compare=False)
 
 
 def key_of(place: Store) -> Key | None:
-    """Return the key of a place; None where its files are in clear."""
+    """Return the key of a place; None if its files are not encrypted."""
     return place.key if isinstance(place, EncryptedPlace) else None
 
 
@@ -62,29 +61,29 @@ def with_key(place: Store, key: Key) -> EncryptedPlace:
 
 
 def address(place: Store, sha256: str) -> str:
-    """Return what the object of a digest is called in a place."""
+    """Return the name of the object with a digest: the digest, or its keyed hash in an encrypted place."""
     key = key_of(place)
     return sha256 if key is None else hmac.digest(key.backup_secret, sha256.encode(), "sha256").hex()
 
 
 def read_file(place: Store, name: str) -> bytes:
-    """Return the bytes of a file of a place.
+    """Return the bytes of a file of a place, decrypted.
 
-    Raises `FileNotFoundError`, and `ranklake.segments.envelope.NotAuthenticError` for what is not what was written.
+    Raises `FileNotFoundError`, and `ranklake.segments.envelope.NotAuthenticError` if the file was changed.
     """
     raw, key = bytes(place.fs.cat_file(place.path(name))), key_of(place)
     return raw if key is None else decrypt(key, raw, _bond(name))
 
 
 def write_file(place: Store, name: str, raw: bytes) -> int:
-    """Write a file unless its name is taken; return the bytes that were written, 0 for none."""
+    """Write a file unless it exists; return the number of written bytes, 0 if it exists."""
     key = key_of(place)
     written = raw if key is None else encrypt(key, raw, _bond(name))
     return len(written) if place.put_if_absent(name, written) else 0
 
 
 def _bond(name: str) -> bytes:
-    """Return what an envelope is bound to: it opens under no other name, and as no segment."""
+    """Return the associated data of a file's encryption, so that it opens only under this name and not as a segment."""
     return f"{_BOND}{name}".encode()
 
 
@@ -102,7 +101,7 @@ _LOST: Final = "put the file back; deleted, the backup before it is the newest, 
 
 
 class BackupError(RanklakeError):
-    """A place that backups cannot be in, or a backup that cannot be restored. Nothing was written over."""
+    """A place cannot hold backups, or a backup cannot be restored. Nothing was overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ class BackupFile:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A table as a backup holds it: version of its Delta log, live files and rows."""
+    """The state of a table in a backup: version of its Delta log, and numbers of live files and rows."""
 
     version: int
     files: int
@@ -136,19 +135,19 @@ class Backup:
     Attributes
     ----------
     number
-        From 1.
+        Number of the backup, from 1.
     created
-        When the versions of all tables were read, UTC: the point in time that a restore leads to.
+        When the versions of all tables were read, UTC: the point in time that a restore returns to.
     ranklake
-        Version that made it.
+        Version of ranklake that made it.
     removals
-        What was removed for good before: plans of retentions, erasures and purges, and keys that were forgotten.
+        Removals for good until then: plans of retention, erasure and purge, and marks of deleted keys.
     tables
-        State by table.
+        States by table.
     files
-        By path.
+        The files, sorted by path.
     damaged
-        Live files whose bytes differ from the digest in their names, and of which no earlier backup has sound ones.
+        Live files whose bytes differ from the digest in their names, and that no earlier backup has intact.
     """
 
     number: int
@@ -161,7 +160,7 @@ class Backup:
 
     @property
     def name(self) -> str:
-        """Where the manifest lies in its place."""
+        """Path of the manifest in its place."""
         return f"{BACKUPS}/{self.number:0{_DIGITS}d}.json"
 
     @property
@@ -175,20 +174,20 @@ class Backup:
         return sum(file.size_bytes for file in self.files)
 
     def to_json(self) -> bytes:
-        """Return the manifest's bytes."""
+        """Return the manifest as JSON bytes."""
         body = {**asdict(self), "format": FORMAT, "created": self.created.isoformat()}
         return json.dumps(body, sort_keys=True).encode()
 
 
 def object_name(name: str) -> str:
-    """Return where an object lies in a place of backups; see `address`."""
+    """Return the path of an object in a place of backups, by its `address`."""
     return f"{OBJECTS}/{name[:2]}/{name}"
 
 
 def claim(lake: "Lake", uri: str) -> Store:
-    """Make a place this lake's, and return it; again changes nothing.
+    """Mark a place as owned by this lake, and return it. A second call changes nothing.
 
-    Raises `BackupError` where it is another's, holds something else, or lies in the lake or around it.
+    Raises `BackupError` if another lake owns the place, if it is not empty, or if it overlaps the lake or its spool.
     """
     fault = place_fault(uri)
     if fault:
@@ -199,14 +198,14 @@ def claim(lake: "Lake", uri: str) -> Store:
         raise BackupError(message, where=uri, hint="give backups a folder or prefix of their own")
     if not place.fs.exists(place.path(MARKER)):
         others = any(not file.path.endswith(".tmp") for file in listed(place.fs, place.root))
-        # A backup at the same time writes its marker first, so whoever sees its files finds the marker by now.
+        # A concurrent backup writes its marker first. If the listing shows its files, the marker exists by now.
         if others and not place.fs.exists(place.path(MARKER)):
             raise BackupError("the place is not empty, and holds no backups", where=uri, hint="name an empty place")
         mark: dict[str, Any] = {"format": FORMAT, "lake": owner(lake.store)}
         if lake.config.backup.key:
             key = read_keyring(lake.config.backup.key).active
             mark |= {"format": ENCRYPTED_FORMAT, "key": key.id}
-            encrypt(key, b"", b"")  # without the library, nobody finds a marked place
+            encrypt(key, b"", b"")  # fails before the marker is written if the library is missing
         place.put_if_absent(MARKER, json.dumps(mark).encode())
     place = unlock(place, lake.config.backup.key)
     if lake_of(place) != owner(lake.store):
@@ -215,15 +214,15 @@ def claim(lake: "Lake", uri: str) -> Store:
 
 
 def unlock(place: Store, source: str) -> Store:
-    """Return a place with the key that its backups are encrypted under, if they are.
+    """Return a place with the key of its backups, if they are encrypted.
 
     Parameters
     ----------
     source
-        Where the keyring is, by reference; empty for none.
+        Reference to the keyring; empty for none.
 
-    Raises `BackupError` where there is no place of backups, where they are in clear and a key is named, and where the
-    key is not named or not in the keyring.
+    Raises `BackupError` if the place has no marker, if the backups are encrypted and the keyring lacks the key, or if
+    they are not encrypted and a keyring is configured.
     """
     key_id = _marker_of(place).key
     if key_id and source:
@@ -242,9 +241,9 @@ def unlock(place: Store, source: str) -> Store:
 
 
 def lake_of(place: Store) -> str:
-    """Return the number of the lake whose backups a place holds.
+    """Return the identity of the lake that owns a place of backups.
 
-    Raises `BackupError` where it holds none, and where they are encrypted and the place has no key.
+    Raises `BackupError` if the place has no marker, or if the backups are encrypted and the place has no key.
     """
     marker = _marker_of(place)
     _refuse_locked(place, marker.key)
@@ -266,30 +265,30 @@ class _Marker(NamedTuple):
 def _marker_of(place: Store) -> _Marker:
     try:
         marker = json.loads(place.fs.cat_file(place.path(MARKER)))
-        number, made, key = str(marker["lake"]), int(marker["format"]), str(marker.get("key", ""))
+        lake, format_, key = str(marker["lake"]), int(marker["format"]), str(marker.get("key", ""))
     except FileNotFoundError:
         is_lake = place.fs.exists(place.path(LAKE_MARKER))
         hint = "a lake is there: name the place of its backups" if is_lake else "name the place of 'ranklake backup'"
         raise BackupError("no backups are there", where=place.uri, hint=hint) from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise BackupError(f"{MARKER} cannot be read", where=place.uri, hint="restore that file") from None
-    _refuse_newer(made, place.path(MARKER))
-    return _Marker(number, key)
+    _refuse_newer(format_, place.path(MARKER))
+    return _Marker(lake, key)
 
 
-def _refuse_newer(made: int, where: str) -> None:
-    if made > ENCRYPTED_FORMAT:
-        message = f"backups of format {made}, and this ranklake reads {ENCRYPTED_FORMAT}"
+def _refuse_newer(format_: int, where: str) -> None:
+    if format_ > ENCRYPTED_FORMAT:
+        message = f"backups of format {format_}, and this ranklake reads {ENCRYPTED_FORMAT}"
         raise BackupError(message, where=where, hint="upgrade")
 
 
 def backups_of(place: Store) -> list[Backup]:
-    """Return all backups of a place, in order. Raises as `read_backup`."""
+    """Return all backups of a place, in order. Raises the errors of `read_backup`."""
     return [read_backup(place, number) for number in numbers_of(place)]
 
 
 def newest_backup_time(place: Store) -> datetime | None:
-    """Return when the newest manifest of a place was written, by the store's clock; None where there is none."""
+    """Return when the newest manifest of a place was written, by the store's clock; None if there is none."""
     entries = [file for file in listed(place.fs, place.path(BACKUPS)) if file.path.endswith(".json")]
     return max(entries, key=lambda file: file.path).modified if entries else None
 
@@ -301,7 +300,7 @@ def numbers_of(place: Store) -> list[int]:
 
 
 def read_backup(place: Store, number: int) -> Backup:
-    """Return the manifest of a backup. Raises `BackupError` where it is not there, damaged, or of a newer ranklake."""
+    """Return the manifest of a backup. Raises `BackupError` if it is missing, damaged, or of a newer ranklake."""
     name = f"{BACKUPS}/{number:0{_DIGITS}d}.json"
     where = place.path(name)
     try:
@@ -318,14 +317,14 @@ def read_backup(place: Store, number: int) -> Backup:
             raise BackupError("the backup's manifest is of another number, or time", where=where, hint=_LOST)
         return Backup(**facts)
     except FileNotFoundError:
-        there = ", ".join(map(str, numbers_of(place))) or "none"
-        raise BackupError(f"no backup {number}", where=place.uri, hint=f"there are: {there}") from None
+        numbers = ", ".join(map(str, numbers_of(place))) or "none"
+        raise BackupError(f"no backup {number}", where=place.uri, hint=f"there are: {numbers}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, NotAuthenticError):
         raise BackupError("the backup's manifest is damaged", where=where, hint=_LOST) from None
 
 
 def bytes_of(place: Store, file: BackupFile) -> bytes:
-    """Return the bytes of a file. Raises `BackupError` where they are gone, or not what was backed up."""
+    """Return the bytes of a file. Raises `BackupError` if they are missing or damaged."""
     name = object_name(address(place, file.sha256))
     where = place.path(name)
     try:
@@ -343,7 +342,7 @@ _OTHER: Final = "restore another backup, or the rest with --table; the next back
 
 
 def _forged(files: Sequence[BackupFile], tables: Mapping[str, TableState]) -> str:
-    """Return what in a manifest no backup can have written, in a clause; empty if all of it can be.
+    """Return why no backup can have written a manifest, as a clause; empty if one can.
 
     Raises `TypeError` for values of other types.
     """
@@ -354,7 +353,7 @@ def _forged(files: Sequence[BackupFile], tables: Mapping[str, TableState]) -> st
     counts = [count for state in tables.values() for count in (state.version, state.files, state.rows)]
     if not all(type(count) is int for count in (*sizes, *counts)):
         raise TypeError
-    faults = {
+    rules = {
         "names a file outside of the lake": not all(_DIGEST.fullmatch(f.sha256) and is_inside(f.path) for f in files),
         "gives a data file other bytes": not all(map(_is_of_its_name, files)),
         "names a file twice": len(paths) < len(files),
@@ -363,7 +362,7 @@ def _forged(files: Sequence[BackupFile], tables: Mapping[str, TableState]) -> st
         f"lacks {LAKE_MARKER}, without which there is no lake": LAKE_MARKER not in paths,
         "names other tables than it has logs of": logs != tables.keys(),
     }
-    return next((fault for fault, is_so in faults.items() if is_so), "")
+    return next((text for text, is_broken in rules.items() if is_broken), "")
 
 
 def _folders(path: str) -> list[str]:
@@ -372,40 +371,43 @@ def _folders(path: str) -> list[str]:
 
 
 def _is_of_its_name(file: BackupFile) -> bool:
-    """Whether a data file of a table has the digest that its name says; other names say none."""
+    """Whether a file has the digest in its name; True for files without a digest in their name."""
     room, _, rest = file.path.partition("/")
     return room != "tables" or digest_of(rest.partition("/")[2]) in {None, file.sha256}
 
 
 def is_inside(path: str) -> bool:
-    """Whether a path leads nowhere but into the lake that it is of: no other can be restored."""
+    """Whether a path stays inside the lake. Other paths are never backed up or restored."""
     return "\\" not in path and "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
 def undone(backup: Backup, newest: Backup) -> list[str]:
-    """Return the removals that the newest backup knows of and a backup lacks: it would bring back what they took."""
+    """Return the removals in the newest backup that a backup lacks, so that its restore would undo them."""
     return sorted(set(newest.removals) - set(backup.removals))
 
 
 def forbidden(backups: Sequence[Backup], keep_days: int, now: datetime) -> dict[int, list[str]]:
-    """Return, by number of a backup, the removals that it must not bring back; of each that lacks any.
+    """Return, by number of the backup, the removals that its restore would undo and may not.
 
-    What retention took may stay in earlier backups for some days, counted from the first backup that tells of it, as
-    in the days of grace of a retention plan. An erased person or a forgotten key may not, from that backup on.
+    Earlier backups may keep rows that retention removed for `keep_days`, counted from the first backup with the
+    removal. An erased person and a deleted key may not be restored from the first such backup on.
 
     Parameters
     ----------
     backups
-        All of a place, in order.
+        All backups of a place, in order.
     """
-    # The earliest, not the first: one that was made by a clock ahead would have removed rows stay for years.
-    first_told: dict[str, datetime] = {}
+    # The earliest time, since a backup made by a fast clock would otherwise keep removed rows for years.
+    first_recorded: dict[str, datetime] = {}
     for item in backups:
-        first_told |= {each: min(item.created, first_told.get(each, item.created)) for each in item.removals}
+        for removal in item.removals:
+            first_recorded[removal] = min(item.created, first_recorded.get(removal, item.created))
     ended = now - timedelta(days=keep_days)
 
-    def is_over(removal: str) -> bool:
-        return not removal.startswith(_BY_RETENTION) or first_told[removal] <= ended
+    def is_final(removal: str) -> bool:
+        return not removal.startswith(_BY_RETENTION) or first_recorded[removal] <= ended
 
-    lacking = {item.number: [each for each in undone(item, backups[-1]) if is_over(each)] for item in backups}
-    return {number: removals for number, removals in lacking.items() if removals}
+    newest = backups[-1] if backups else None
+    by_number = {item.number: undone(item, newest) for item in backups if newest is not None}
+    final = {number: [removal for removal in removals if is_final(removal)] for number, removals in by_number.items()}
+    return {number: removals for number, removals in final.items() if removals}

@@ -1,14 +1,11 @@
-"""Restores a backup into an empty place, or one table of a lake in use.
+"""Restores a backup into an empty place, or repairs one table of a lake in use.
 
-A restore writes files first and the lake's marker last, so that nobody opens half a lake.
+A restore writes the files first and the lake's marker last, so that an incomplete lake cannot be opened. The audit log
+always comes from the newest backup: approvals stay on record, and later legal holds stay in force. A row of it records
+the restore.
 
-The audit log is that of the newest backup, whichever is restored: what people answered for stays on record, and legal
-holds that were placed since stay in force. A row of it says who restored what.
-
-Puts back what a table of a lake that is alive has lost: entries of its log, then data files that these name.
-
-Nothing is written over, and nothing that was removed since comes back. Entries of a log never change, so those that are
-there must be the backup's own.
+A repair writes the lost entries of a table's log, then lost data files. It overwrites nothing and restores no removed
+rows. Log entries never change, so the existing ones must equal those of the backup.
 """
 
 import hashlib
@@ -47,23 +44,23 @@ from ranklake.retention.proposals.identities import owner
 
 ACTION: Final = "backup.restore"
 RESTORING: Final = "restoring.json"
-"""File of a place into which a backup is being restored, and of which."""
+"""Mark of a place with an unfinished restore; it names the backup."""
 _AUDIT: Final = ("tables/audit/", "audit/")
 _TABLES: Final = ("tables/", "plans/")
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """What a restore did.
+    """Result of a restore.
 
     Attributes
     ----------
     backup, uri
-        What was restored, and where to.
+        The backup and the target.
     files, written_bytes
-        What this call wrote.
+        Number and bytes of the files that this call wrote.
     undone
-        Removals by retention since, whose rows came back with it.
+        Later removals by retention, whose rows the restore brought back.
     """
 
     backup: Backup
@@ -76,14 +73,14 @@ class RestoreResult:
 def choose(
     place: Store, number: int | None = None, at: datetime | None = None, keep_days: int = DEFAULT.backup.keep_days
 ) -> Backup:
-    """Return the newest backup, the one of a number, or the last one that was made at or before a time.
+    """Return the newest backup, the one with a number, or the last one made at or before a time.
 
     Parameters
     ----------
     keep_days
-        As long may what retention removed come back with an earlier backup, since a backup told of the removal.
+        Days after a removal by retention during which an earlier backup may bring the rows back; see `forbidden`.
 
-    Raises `BackupError` where there is none, or where what was removed for good would come back with it.
+    Raises `BackupError` if there is none, or if it would bring back rows that were removed for good.
     """
     lake_of(place)
     backups = backups_of(place)
@@ -113,12 +110,12 @@ def restore(place: Store, backup: Backup, target: Store, tables: Collection[str]
     Parameters
     ----------
     tables
-        Only these, as a lake of its own, which takes no part in what becomes of the other; none: the whole lake.
+        Tables to restore as a new lake with its own identity; empty for the whole lake.
     by
-        Who restores it, for the audit log of what comes back; without a name, nothing is added to it.
+        Name of the person for the restored audit log; without a name no row is added.
 
-    Raises `BackupError` where the place holds a lake or anything else, or where bytes are not what was backed up. Cut
-    off, it leaves no lake: the same call goes on.
+    Raises `BackupError` if the place is not empty or if bytes are damaged. A crash leaves no lake; the same call
+    continues.
     """
     unknown = sorted(set(tables) - set(backup.tables))
     if unknown:
@@ -129,20 +126,22 @@ def restore(place: Store, backup: Backup, target: Store, tables: Collection[str]
     mark = json.dumps({"lake": lake_of(place), "backup": backup.number, "tables": sorted(tables)}).encode()
     if not _claim(place, target, mark):
         return RestoreResult(backup, target.uri, 0, 0, removals)
-    there = {entry.path.removeprefix(f"{target.root}/"): entry.size_bytes for entry in listed(target.fs, target.root)}
-    wanted = [file for file in _files(backup, newest, tables) if file.path != MARKER]
-    lacking = [file for file in wanted if there.get(file.path) != file.size_bytes]
+    existing = {
+        entry.path.removeprefix(f"{target.root}/"): entry.size_bytes for entry in listed(target.fs, target.root)
+    }
+    needed = [file for file in _files(backup, newest, tables) if file.path != MARKER]
+    lacking = [file for file in needed if existing.get(file.path) != file.size_bytes]
     with ThreadPoolExecutor(WORKERS) as pool:
         written = sum(pool.map(lambda file: _write(place, target, file), lacking))
-    for path in set(there) - {file.path for file in wanted} - {RESTORING}:
-        delete(target, target.path(path))  # what a writer left that was killed
+    for path in set(existing) - {file.path for file in needed} - {RESTORING}:
+        delete(target, target.path(path))  # temporary files of a crashed writer
     marker = json.dumps({"format": FORMAT, "lake": uuid.uuid4().hex}).encode()
     if not tables:
         marker = next(bytes_of(place, file) for file in backup.files if file.path == MARKER)
     if by:
         digest = hashlib.sha256(place.fs.cat_file(place.path(backup.name))).hexdigest()
         details = {**_facts(backup, tables), "manifest_sha256": digest, "undone": removals}
-        # The witness is not told: it may be that of a lake that is alive, beside which this one is looked at.
+        # Without the witness, which may belong to the original lake in use.
         record(Lake.of(target), by, ACTION, f"backup {backup.number}", details=details)
     target.put_if_absent(MARKER, marker)
     delete(target, target.path(RESTORING))
@@ -150,7 +149,7 @@ def restore(place: Store, backup: Backup, target: Store, tables: Collection[str]
 
 
 def _facts(backup: Backup, tables: Collection[str]) -> dict[str, Any]:
-    """Return what the audit log tells of a backup that is restored."""
+    """Return the audit details of a restored backup."""
     states = {name: state for name, state in backup.tables.items() if not tables or name in tables}
     rows = sum(state.rows for state in states.values())
     counts = {"tables": sorted(states), "rows": rows, "files": len(backup.files), "bytes": backup.size_bytes}
@@ -158,9 +157,9 @@ def _facts(backup: Backup, tables: Collection[str]) -> dict[str, Any]:
 
 
 def _claim(place: Store, target: Store, mark: bytes) -> bool:
-    """Make an empty place that of this restore; False where this restore is done but for its mark.
+    """Mark an empty place for this restore; return False if the restore is finished already.
 
-    Raises `BackupError` where something else is there.
+    Raises `BackupError` if the place has other files.
     """
     inside = f"{target.root}/".startswith(f"{place.root}/") or f"{place.root}/".startswith(f"{target.root}/")
     if place.is_local == target.is_local and inside:
@@ -189,7 +188,7 @@ _EMPTY: Final = "name an empty place by --to"
 
 
 def _files(backup: Backup, newest: Backup, tables: Collection[str]) -> Sequence[BackupFile]:
-    """Return the files to write: the audit log's are of the newest backup."""
+    """Return the files to write. Those of the audit log come from the newest backup."""
     audit = [file for file in newest.files if file.path.startswith(_AUDIT)]
     others = [file for file in backup.files if not file.path.startswith(_AUDIT)]
     if tables:
@@ -213,20 +212,20 @@ _WHOLE: Final = "restore the whole lake into an empty place, and ingest what the
 
 @dataclass(frozen=True, slots=True)
 class RepairResult:
-    """What a repair did.
+    """Result of a repair.
 
     Attributes
     ----------
     backup
         Number of the backup.
     log_entries, data_files, size_bytes
-        What was put back.
+        Numbers and bytes of the files that were written.
     version, rows
-        Of the table as it is now.
+        Version and rows of the repaired table.
     missing
-        Live files that the table lacks still, and no backup has.
+        Live files that are still missing, since the backup has none of them.
     damaged
-        Live files that are there and are not what was written, by path: why.
+        The reason for each damaged live file, by path.
     """
 
     backup: int
@@ -240,11 +239,11 @@ class RepairResult:
 
 
 def repair(place: "Store", lake: "Lake", table: str, by: str) -> RepairResult:
-    """Put back what a table has lost, from the newest backup, and add a row to the audit log.
+    """Write the lost files of a table from the newest backup, and add a row to the audit log.
 
-    Stop what writes to the lake first. Raises `BackupError` where the backups are another lake's, where the table has
-    another log than the backup, and where something was removed since; nothing was changed then. Cut off, run it again:
-    the first entry of a lost log comes last, so that nobody reads half of it.
+    Stop all writers of the lake first. Raises `BackupError` if the backups are another lake's, if the table's log
+    differs from the backup's, or if rows were removed for good after the backup; nothing was changed then. After a
+    crash call it again. The first entry of a lost log is written last, so that no reader sees part of the log.
     """
     backup = choose(place)
     _refuse_unfit(place, lake, backup, table)
@@ -262,10 +261,10 @@ def repair(place: "Store", lake: "Lake", table: str, by: str) -> RepairResult:
     actions = files(handle)
     state = TableState.of(handle, actions)
     lost = sorted({folder + path for path in actions["path"].to_pylist()} - paths)
-    known = {file.path: file for file in backup.files}
-    data_files = [known[path] for path in lost if path in known]
-    there = [row for row in actions.to_pylist() if folder + row["path"] in paths]
-    damaged = {f"{folder}{one.path}": one.why for one in damaged_files(lake.tables, table, there)}
+    by_path = {file.path: file for file in backup.files}
+    data_files = [by_path[path] for path in lost if path in by_path]
+    existing = [row for row in actions.to_pylist() if folder + row["path"] in paths]
+    damaged = {f"{folder}{file.path}": file.why for file in damaged_files(lake.tables, table, existing)}
     _put(place, lake, data_files)
     result = RepairResult(
         backup=backup.number,
@@ -274,7 +273,7 @@ def repair(place: "Store", lake: "Lake", table: str, by: str) -> RepairResult:
         size_bytes=sum(file.size_bytes for file in (*entries, *data_files)),
         version=state.version,
         rows=state.rows,
-        missing=tuple(path for path in lost if path not in known),
+        missing=tuple(path for path in lost if path not in by_path),
         damaged=damaged,
     )
     counts = {"backup": result.backup, "log_entries": result.log_entries, "data_files": result.data_files}

@@ -265,7 +265,7 @@ def test_a_forgotten_key_is_not_served_from_memory(sealing, monkeypatch, left):
     users(sealing, ADA, GRACE)
     aged(sealing)
     assert query(sealing.lake, CLEAR)["who"].to_pylist() == [ADA, GRACE]
-    monkeypatch.setattr(store_module, "drop_read", lambda: None)  # another process forgets
+    monkeypatch.setattr(store_module, "clear_cache", lambda: None)  # another process forgets
     if left == "the file":
         monkeypatch.setattr(store_module, "delete", lambda *_: 0)
     KeyStore(sealing.lake).forget([ADA])
