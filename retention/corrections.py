@@ -1,21 +1,21 @@
-"""Corrections of what a recorder wrote wrongly: lives of a run become attempts; impossible segments are set aside.
+"""Corrections of wrong recordings: starts of a run under one attempt are renumbered; impossible segments are set aside.
 
-Renumbering: a run whose name was used again has its steps twice under one (run, attempt, rank), and fails the check
-``steps_unique`` for ever. Its lives are told apart by the incarnations of their ranks:
+Renumbering: a run whose name was used again has its steps twice under one (run, attempt, rank), and always fails the
+check ``steps_unique``. A life is one start of the run; lives are distinguished by the incarnations of their ranks:
 
-    audit row (begun) ─▶ one numbered plan: the rows of later lives with a number of their own ─▶ audit row
+    audit row (begun) ─▶ one numbered plan: later lives get new attempt numbers ─▶ audit row
 
-The row count stays, and a replay of these dates is refused from then on, because it would undo the correction. Lives
-whose steps do not repeat, such as those of an elastic launch, stay together. If one life repeats steps because its
-numbers began again, nothing is written, and the command says so.
+The row count stays the same. A replay of these dates is refused from then on, since it would undo the correction. Lives
+whose steps do not repeat, such as those of an elastic launch, stay together. If one life repeats steps because it
+counted them from the start again, nothing is written and the command reports it.
 
 Disowning: the counts of a segment or stream are impossible, and a person sets it aside:
 
     audit row (begun) ─▶ one numbered plan: rows from the table to ``rejects``, a row of ``disowned`` ─▶ audit row
 
-From then on its claims do not count when rows are reconciled (`ranklake.lake.ingest.status.reconciliation`). A process
-that dies before the plan is written leaves files that no commit names. One that dies later leaves a plan that the next
-driver finishes; the next call of the same writes the missing row of the audit log.
+Its claims no longer count in reconciliation (`ranklake.lake.ingest.status.reconciliation`). A crash before the plan is
+written leaves unused files. After a later crash, the next driver finishes the plan, and the next call for the same
+segment or stream writes the missing audit row.
 """
 
 from collections import defaultdict
@@ -58,12 +58,12 @@ _STREAM: Final = ("run", "attempt", "rank", "incarnation")
 
 
 class NothingClaimedError(RanklakeError):
-    """No segment that was taken in is one of those that are to be set aside."""
+    """No ingested segment matches the claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class DisownResult:
-    """What was done: the plan that did it, the rows it moved, and whether this call did it."""
+    """Result of `disown`: the claim, the number of its plan, the moved rows, and whether this call did it."""
 
     claim: Claim
     plan: int
@@ -94,9 +94,9 @@ def disown(lake: "Lake", claim: Claim, by: str, reason: str) -> DisownResult:
 def _segments(tables: "Tables", claim: Claim) -> list[dict[str, Any]]:
     """Return the rows of ``segments`` that a claim covers. Raises `NothingClaimedError`."""
     names = ["table", *_STREAM, "segment", "ts_min", "ts_max", "rows_stored"]
-    known = read(tables, contract("segments"), names)
-    mine = known.filter(_of_stream(known, claim.stream)).to_pylist()
-    covered = [row for row in mine if claim.covers(row["table"], claim.stream, row["segment"])]
+    segments = read(tables, contract("segments"), names)
+    of_stream = segments.filter(_of_stream(segments, claim.stream)).to_pylist()
+    covered = [row for row in of_stream if claim.covers(row["table"], claim.stream, row["segment"])]
     if not covered:
         hint = "'ranklake status' names streams that do not add up; ask the table segments for others"
         raise NothingClaimedError("nothing of this was ever ingested", where=str(claim), hint=hint)
@@ -104,7 +104,7 @@ def _segments(tables: "Tables", claim: Claim) -> list[dict[str, Any]]:
 
 
 def _of_stream(rows: pa.Table, stream: tuple[Any, ...]) -> pa.ChunkedArray:
-    """Return true where a row is a stream's."""
+    """Return a Boolean for each row: whether it is of a stream."""
     mask = pc.equal(rows["incarnation"], pa.scalar(stream[3], rows["incarnation"].type))
     for name, value in zip(_STREAM[:3], stream[:3], strict=True):
         mask = pc.and_(mask, pc.equal(rows[name], pa.scalar(value, rows[name].type)))
@@ -112,15 +112,15 @@ def _of_stream(rows: pa.Table, stream: tuple[Any, ...]) -> pa.ChunkedArray:
 
 
 def _compose_disowned(lake: "Lake", claim: Claim, number: int, by: str, reason: str) -> "Plan | None":
-    """Write the files of the plan; None where it is set aside already and no row of it is in a table."""
-    begun = claim in disowned_claims(lake.tables)
+    """Write the files of the plan and return it; None if the claim is set aside and no table has rows of it."""
+    is_disowned = claim in disowned_claims(lake.tables)
     new: list[DataFile] = []
-    gone: dict[str, pa.Table] = {}
+    old_files: dict[str, pa.Table] = {}
     moved, when = 0, datetime.now(UTC)
     by_table: dict[str, list[dict[str, Any]]] = {}
     for row in _segments(lake.tables, claim):
         by_table.setdefault(row["table"], []).append(row)
-    if not begun:
+    if not is_disowned:
         audit.record(lake, by, DISOWN, str(claim), reason, {"segments": sum(map(len, by_table.values()))}, once=True)
     for table, rows in sorted(by_table.items()):
         if not any(row["rows_stored"] for row in rows):
@@ -135,14 +135,14 @@ def _compose_disowned(lake: "Lake", claim: Claim, number: int, by: str, reason: 
             new += [*added, *_reject_rows(lake.store, target, taken, number, when)]
             moved += taken.num_rows
         if dropped:
-            gone[table] = pa.concat_tables(dropped)
-    if begun and not gone:
+            old_files[table] = pa.concat_tables(dropped)
+    if is_disowned and not old_files:
         return None
     run, attempt, rank, incarnation = claim.stream
     facts = {"run": run, "attempt": attempt, "rank": rank, "incarnation": incarnation, "segment": claim.segment}
     row = {"plan": number, "table": claim.table, **facts, "rows": moved, "actor": by, "reason": reason}
     new += row_files(lake.store, TABLE, [{**row, "ts": when, "date": when.date()}], number)
-    return action_plan.compose(number, QUARANTINE.name, add=new, remove=gone, facts={"disowned": str(claim)})
+    return action_plan.compose(number, QUARANTINE.name, add=new, remove=old_files, facts={"disowned": str(claim)})
 
 
 def _rows_of(rows: pa.Table, claim: Claim) -> pa.ChunkedArray:
@@ -152,8 +152,8 @@ def _rows_of(rows: pa.Table, claim: Claim) -> pa.ChunkedArray:
 
 def _reject_rows(store: "Store", target: "Contract", taken: pa.Table, number: int, when: datetime) -> "list[DataFile]":
     written: list[DataFile] = []
-    for at in range(0, taken.num_rows, REJECTED_ROWS):
-        batch = taken.slice(at, REJECTED_ROWS)
+    for first in range(0, taken.num_rows, REJECTED_ROWS):
+        batch = taken.slice(first, REJECTED_ROWS)
         reasons = pa.repeat(REASON, batch.num_rows)
         rows = reject_rows(batch, reasons, [None] * batch.num_rows, "disown", target, number, when)
         written += append_files(store, contract("rejects"), rows, number)
@@ -161,7 +161,7 @@ def _reject_rows(store: "Store", target: "Contract", taken: pa.Table, number: in
 
 
 def _candidates(lake: "Lake", table: str, segments: list[dict[str, Any]]) -> pa.Table:
-    """Return the live files that rows of some segments can lie in; where nobody knows their times, all."""
+    """Return the live files that can have rows of the segments, by their dates; all files if a time is unknown."""
     handle = delta_table(lake.store, table)
     assert handle is not None, "rows were stored"
     live = files(refuse_unfit(handle, lake.contract(table)))
@@ -184,19 +184,19 @@ GROUP BY run, attempt ORDER BY run, attempt
 COUNTED_ANEW: Final = (
     "no attempt can part them; in the next recording count steps on, such as epoch * steps_per_epoch + i"
 )
-"""What can be done about steps that one life repeats."""
+"""Hint for steps that one life repeats."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatedAttempt:
-    """An attempt that holds steps twice.
+    """An attempt with repeated steps.
 
     Attributes
     ----------
     between
-        Steps of a rank that several lives recorded: renumbering parts them.
+        Number of steps of a rank that several lives recorded. Renumbering separates them.
     within
-        Steps of a rank that one life recorded more than once, as where its numbers begin again: nothing parts them.
+        Number of steps of a rank that one life recorded more than once. They cannot be separated.
     """
 
     run: str
@@ -206,12 +206,12 @@ class RepeatedAttempt:
 
 
 def repeated_in_run(lake: "Lake", run: str) -> list[RepeatedAttempt]:
-    """Return the attempts of a run that hold steps twice, on any date. Raises what `query` raises."""
+    """Return the attempts of a run with repeated steps, on any date. Raises the errors of `query`."""
     return _query(lake, "run = $run", {"run": run})
 
 
 def repeated_on_dates(lake: "Lake", days: Iterable[date]) -> list[RepeatedAttempt]:
-    """Return the attempts that hold steps twice in the rows of some dates. Raises what `query` raises."""
+    """Return the attempts with repeated steps in the rows of these dates. Raises the errors of `query`."""
     named = ", ".join(f"DATE '{day.isoformat()}'" for day in sorted(set(days)))
     return _query(lake, f"date IN ({named})", {}) if named else []
 
@@ -220,7 +220,7 @@ def _query(lake: "Lake", rows: str, params: dict[str, str]) -> list[RepeatedAtte
     return [RepeatedAttempt(**row) for row in query(lake, _REPEATED.format(rows), params).to_pylist()]
 
 
-_NOW: Final = "SELECT DISTINCT incarnation, attempt FROM {} WHERE run = $run"
+_ATTEMPTS: Final = "SELECT DISTINCT incarnation, attempt FROM {} WHERE run = $run"
 
 
 class NoRepeatError(RanklakeError):
@@ -232,21 +232,21 @@ class UnknownRunError(RanklakeError):
 
 
 class OneLifeError(RanklakeError):
-    """The only steps that were recorded twice are of one life each, which renumbering cannot part."""
+    """All repeated steps were recorded by one life each, so renumbering cannot separate them."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True, slots=True)
 class RenumberResult:
-    """What was done.
+    """Result of `renumber`.
 
     Attributes
     ----------
     plan, attempts, rows
-        The plan, the new attempts by incarnation, and how many rows have them.
+        Number of the plan, the new attempts by incarnation, and the number of changed rows.
     within
-        Steps that are still there twice, for one life recorded them so.
+        Number of steps that are still repeated, since one life recorded them more than once.
     """
 
     run: str
@@ -258,7 +258,7 @@ class RenumberResult:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What one process recorded of a rank: from its first row to its last; whether it has steps."""
+    """The rows that one process recorded of a rank: their first and last time, and whether they include steps."""
 
     attempt: int
     rank: int
@@ -269,49 +269,51 @@ class Life:
 
 
 def renumber(lake: "Lake", run: str, by: str) -> RenumberResult:
-    """Give later lives of a run, where steps repeat, the attempts behind its highest.
+    """Give later lives of attempts with repeated steps new attempt numbers, above the run's highest.
 
-    Raises `UnknownRunError`, `NoRepeatError`, `OneLifeError`, and what the trail and the store raise; nothing was
-    changed then.
+    Raises `UnknownRunError`, `NoRepeatError`, `OneLifeError`, and the errors of the audit log and the store; nothing
+    was changed then.
     """
-    done: list[RenumberResult] = []
+    results: list[RenumberResult] = []
 
     def compose(number: int) -> "Plan | None":
-        plan, made = _compose(lake, run, number, by)
-        done[:] = [made]
+        plan, composed = _compose(lake, run, number, by)
+        results[:] = [composed]
         return plan
 
     drive(lake, compose, InProcess())
-    (made,) = done
-    shown = {f"{incarnation:016x}": attempt for incarnation, attempt in made.attempts.items()}
-    audit.record(lake, by, "renumbered", f"{run} by plan {made.plan}", None, {"rows": made.rows, **shown}, once=True)
-    return made
+    (result,) = results
+    attempts = {f"{incarnation:016x}": attempt for incarnation, attempt in result.attempts.items()}
+    details = {"rows": result.rows, **attempts}
+    audit.record(lake, by, "renumbered", f"{run} by plan {result.plan}", None, details, once=True)
+    return result
 
 
 def attempts_of(lives: Iterable[Life], repeated: Iterable[int]) -> dict[int, int]:
-    """Return the new attempts of incarnations, those of later lives of the attempts in which steps repeat.
+    """Return the new attempts by incarnation, for later lives of the attempts with repeated steps.
 
-    A rank's first process with steps is of the first life, its second of the second, and so on; every other process,
-    such as that of a rank that joined later, is of the life that it overlaps longest, for ranks of one life are not
-    split.
+    A rank's first process with steps belongs to the first life, its second to the second, and so on. Any other process,
+    such as that of a rank that joined later, belongs to the life that it overlaps longest.
     """
     attempts: dict[int, int] = {}
-    everything = list(lives)
-    highest = max(life.attempt for life in everything)
+    all_lives = list(lives)
+    highest = max(life.attempt for life in all_lives)
     for attempt in sorted(repeated):
-        mine = [life for life in everything if life.attempt == attempt]
+        of_attempt = [life for life in all_lives if life.attempt == attempt]
         by_rank: dict[int, list[Life]] = defaultdict(list)
-        for life in sorted((life for life in mine if life.steps), key=lambda life: (life.first, life.incarnation)):
+        with_steps = (life for life in of_attempt if life.steps)
+        for life in sorted(with_steps, key=lambda life: (life.first, life.incarnation)):
             by_rank[life.rank].append(life)
         count = max(map(len, by_rank.values()))
-        order = {life: at for same in by_rank.values() if len(same) == count for at, life in enumerate(same)}
-        spans = [_span(life for life, at in order.items() if at == number) for number in range(count)]
-        for life in mine:
-            at = order.get(life)
-            if at is None:
-                at = max(range(count), key=lambda number: _overlap_s(life, spans[number]))
-            if at:
-                attempts[life.incarnation] = highest + at
+        full_ranks = [rank_lives for rank_lives in by_rank.values() if len(rank_lives) == count]
+        order = {life: number for rank_lives in full_ranks for number, life in enumerate(rank_lives)}
+        spans = [_span(life for life, index in order.items() if index == number) for number in range(count)]
+        for life in of_attempt:
+            index = order.get(life)
+            if index is None:
+                index = max(range(count), key=lambda number: _overlap_s(life, spans[number]))
+            if index:
+                attempts[life.incarnation] = highest + index
         highest += count - 1
     return attempts
 
@@ -322,7 +324,7 @@ def _span(lives: Iterable[Life]) -> tuple[datetime, datetime]:
 
 
 def _overlap_s(life: Life, span: tuple[datetime, datetime]) -> float:
-    """Return for how long a process was there in a span of time; less than 0 is how far it is away."""
+    """Return the seconds of overlap of a process with a span of time; a negative number is the gap between them."""
     return (min(life.last, span[1]) - max(life.first, span[0])).total_seconds()
 
 
@@ -343,23 +345,23 @@ def _lives(segments: list[dict[str, Any]]) -> list[Life]:
 
 def _compose(lake: "Lake", run: str, number: int, by: str) -> "tuple[Plan | None, RenumberResult]":
     names = ["table", "run", "attempt", "rank", "incarnation", "ts_min", "ts_max", "rows_stored"]
-    known = read(lake.tables, contract("segments"), names)
+    all_segments = read(lake.tables, contract("segments"), names)
     repeated = repeated_in_run(lake, run)
     if not repeated:
-        refuse_unknown(run, known["run"])
+        refuse_unknown(run, all_segments["run"])
         hint = "what else fails a check, 'ranklake check' says"
         raise NoRepeatError("nothing to renumber: no step of the run was recorded twice", where=run, hint=hint)
-    within = sum(one.within for one in repeated)
-    parted = [one.attempt for one in repeated if one.between]
-    if not parted:
+    within = sum(item.within for item in repeated)
+    separable = [item.attempt for item in repeated if item.between]
+    if not separable:
         counted = f"{within:,} step{'s' * (within != 1)} of a rank"
         raise OneLifeError(f"nothing to renumber: one life recorded {counted} twice", where=run, hint=COUNTED_ANEW)
-    segments = [row for row in known.filter(pc.equal(known["run"], run)).to_pylist() if row["ts_min"] is not None]
-    segments = _as_they_are(lake, run, segments)
-    new = attempts_of(_lives(segments), parted)
+    of_run = all_segments.filter(pc.equal(all_segments["run"], run)).to_pylist()
+    segments = _with_current_attempts(lake, run, [row for row in of_run if row["ts_min"] is not None])
+    new = attempts_of(_lives(segments), separable)
     audit.record(lake, by, "renumber", run, None, {"incarnations": len(new)}, once=True)
     added: list[DataFile] = []
-    gone: dict[str, pa.Table] = {}
+    old_files: dict[str, pa.Table] = {}
     moved = 0
     by_table: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in segments:
@@ -369,31 +371,33 @@ def _compose(lake: "Lake", run: str, number: int, by: str) -> "tuple[Plan | None
         target = lake.contract(table)
         live = action_plan.live_files(lake, table, _days(rows))
         dropped = []
-        mine = partial(_of, run=run, new=new)
-        for drop, rewritten, taken in action_plan.remove_rows(lake.tables, target, number, live, mine):
+        select = partial(_is_renumbered, run=run, new=new)
+        for drop, rewritten, taken in action_plan.remove_rows(lake.tables, target, number, live, select):
             dropped.append(drop)
             added += [*rewritten, *append_files(lake.store, target, _with_attempts(taken, new), number)]
             moved += taken.num_rows
         if dropped:
-            gone[table] = pa.concat_tables(dropped)
-    plan = action_plan.compose(number, RENUMBER.name, add=added, remove=gone, facts={"run": run}) if gone else None
+            old_files[table] = pa.concat_tables(dropped)
+    plan = None
+    if old_files:
+        plan = action_plan.compose(number, RENUMBER.name, add=added, remove=old_files, facts={"run": run})
     return plan, RenumberResult(run, number, new, moved, within)
 
 
-def refuse_unknown(run: str, known: pa.ChunkedArray) -> None:
-    """Raise `UnknownRunError` unless a run is among those that segments name."""
-    names = pc.unique(known).to_pylist()
+def refuse_unknown(run: str, runs: pa.ChunkedArray) -> None:
+    """Raise `UnknownRunError` unless a run is among the given ones."""
+    names = pc.unique(runs).to_pylist()
     if run not in names:
         raise UnknownRunError("there is no such run in the lake", where=run, hint=did_you_mean(run, names))
 
 
-def _as_they_are(lake: "Lake", run: str, segments: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what is known of segments with the attempts that their rows have now, after earlier renumberings."""
-    now: dict[int, int] = {}
+def _with_current_attempts(lake: "Lake", run: str, segments: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of segments with the current attempts of their rows, after earlier renumberings."""
+    current: dict[int, int] = {}
     for table in sorted({row["table"] for row in segments if row["rows_stored"]}):
-        rows = query(lake, _NOW.format(table), {"run": run})
-        now.update(zip(rows["incarnation"].to_pylist(), rows["attempt"].to_pylist(), strict=True))
-    return [row | {"attempt": now.get(row["incarnation"], row["attempt"])} for row in segments]
+        rows = query(lake, _ATTEMPTS.format(table), {"run": run})
+        current.update(zip(rows["incarnation"].to_pylist(), rows["attempt"].to_pylist(), strict=True))
+    return [row | {"attempt": current.get(row["incarnation"], row["attempt"])} for row in segments]
 
 
 def _days(rows: Iterable[Mapping[str, Any]]) -> list[Any]:
@@ -405,12 +409,12 @@ def _days(rows: Iterable[Mapping[str, Any]]) -> list[Any]:
     return sorted(days)
 
 
-def _of(rows: pa.Table, run: str, new: Mapping[int, int]) -> pa.ChunkedArray:
-    mine = pc.is_in(rows["incarnation"], value_set=pa.array(list(new), pa.int64()))
-    return pc.fill_null(pc.and_(mine, pc.equal(rows["run"], run)), fill_value=False)
+def _is_renumbered(rows: pa.Table, run: str, new: Mapping[int, int]) -> pa.ChunkedArray:
+    has_new_attempt = pc.is_in(rows["incarnation"], value_set=pa.array(list(new), pa.int64()))
+    return pc.fill_null(pc.and_(has_new_attempt, pc.equal(rows["run"], run)), fill_value=False)
 
 
 def _with_attempts(rows: pa.Table, new: Mapping[int, int]) -> pa.Table:
-    at = rows.schema.get_field_index("attempt")
+    index = rows.schema.get_field_index("attempt")
     numbers = [new[incarnation] for incarnation in rows["incarnation"].to_pylist()]
-    return rows.set_column(at, rows.schema.field(at), pa.array(numbers, rows.schema.field(at).type))
+    return rows.set_column(index, rows.schema.field(index), pa.array(numbers, rows.schema.field(index).type))

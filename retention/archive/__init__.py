@@ -1,1 +1,1 @@
-"""Archives: rows that leave the lake for another place, and come back from there for some days."""
+"""Archives: rows that move from the lake to another place and can be brought back for some days."""

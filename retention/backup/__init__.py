@@ -1,1 +1,1 @@
-"""Copies of a whole lake in another place, and the way back."""
+"""Backups of a whole lake in another place, and their restore."""

@@ -1,1 +1,1 @@
-"""Erasing a person's data, or a run's: found, proposed, taken out, proven."""
+"""Erasure of a person's or a run's data: search, proposal, removal, certificate."""

@@ -1,1 +1,1 @@
-"""Grants: who may use which role until when, by whose word; asked for, approved by another, revoked, reviewed."""
+"""Grants: roles of people until a time, which are requested, approved, revoked and reviewed."""

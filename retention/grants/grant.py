@@ -1,14 +1,14 @@
-"""A grant as a proposal, all of it in rows of the audit trail.
+"""Grants: a person gets a role until a time. A grant is a proposal that exists only as rows of the audit log.
 
-    grant.request   somebody is to have a role until a time, and why ──▶ a name that is a digest of it
-    grant.propose   who asks for it
-    grant.approve   who approves it, signed where the lake takes signatures
-    grant.granted   it has enough approvals: it is in force from here to its end
-    grant.revoke    it ended before
-    grant.review    somebody looked at a grant that was taken without approval (break-glass)
+    grant.request   the role, the person, the end and the reason ──▶ a name, which is a digest of them
+    grant.propose   the author
+    grant.approve   an approver, signed if the lake requires signatures
+    grant.granted   all approvals are there: the grant is in force until its end
+    grant.revoke    it ended early
+    grant.review    a person reviewed a grant that was taken without approval (break-glass)
 
-Who gets the role stands in the column `subject` alone, which roles see hashed; the digest holds a random part, so that
-nobody can guess a name by it. A grant changes no table, so nothing is applied.
+The person's name is only in the column `subject`, which roles see hashed. The digest has a random part, so that the
+name cannot be guessed from it. A grant changes no table, so no plan applies it.
 """
 
 import json
@@ -39,40 +39,40 @@ GRANTED: Final = "grant.granted"
 REVOKE: Final = "grant.revoke"
 REVIEW: Final = "grant.review"
 BREAK_GLASS_MOST: Final = timedelta(hours=4)
-"""How long a role can be taken without approval."""
+"""Longest time for which a role can be taken without approval."""
 REVIEW_WITHIN: Final = timedelta(hours=24)
-"""How long somebody may take roles again and again while nobody reviews that."""
+"""Time after an unreviewed break-glass grant in which the same person may take further ones."""
 NAME: Final = re.compile(r"[^\s#\x00-\x1f\x7f-\x9f][^#\x00-\x1f\x7f-\x9f]{0,127}")
-"""What somebody who gets something may be called."""
+"""Form of the name of a person who gets a role."""
 _ROWS: Final = (REQUEST, GRANTED, REVOKE, REVIEW)
 
 
 class GrantError(RanklakeError):
-    """A grant that cannot be, or that is not there. Nothing was written."""
+    """A grant is invalid or does not exist. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant(Proposal):
-    """A role for somebody until a time.
+    """A role for a person until a time.
 
     Attributes
     ----------
     role
-        Which.
+        Name of the role.
     to
-        Who gets it: the name of an account, a person, a team. Pseudonymous data.
+        Name of the account, person or team that gets it. Pseudonymous data.
     until
-        First moment at which it does not hold any more.
+        Time from which it is no longer in force.
     salt
         Random part of its digest.
     reason
-        Why it was asked for. Personal data.
+        Reason of the request. Personal data.
     is_break_glass
         Whether it was taken without approval, for some hours.
     revoked, reviewed
-        When somebody did; None if nobody did.
+        Time of the step; None if it has not happened.
     doubt
-        Why its approval does not count; empty where it does, or there is none.
+        Why its approval does not count; empty if it counts or if there is none.
     """
 
     role: str
@@ -88,31 +88,31 @@ class Grant(Proposal):
 
     @property
     def items_sha256(self) -> str:
-        """Digest of all that it says."""
+        """Digest of role, person, end, salt and break-glass. An approval is for this digest."""
         return digest_of([[self.role, self.to, self.until.isoformat(), self.salt, self.is_break_glass]])
 
     @property
     def intact(self) -> bool:
-        """Whether it says what its name stands for."""
+        """Whether its values match the digest in the name."""
         return self.name == f"grant-{self.items_sha256[:12]}"
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What the trail says of it when somebody proposes or approves it."""
+        """Details of its audit rows."""
         return {"role": self.role, "until": self.until.isoformat()}
 
     @property
     def outcome(self) -> Mapping[str, Any]:
-        """Nothing is applied."""
+        """Empty, since a grant is not applied."""
         return {}
 
     @property
     def risk(self) -> Risk:
-        """What it puts at stake: it can be revoked, and what was read is read."""
+        """A grant can be revoked, although data that was read cannot be taken back."""
         return Risk(irreversible=False)
 
     def why_not(self, now: datetime) -> str:
-        """Return why it is not in force at a moment, in a clause; empty if it is."""
+        """Return why it is not in force at a time, as a clause; empty if it is."""
         if not self.intact:
             return "it was altered"
         if self.revoked is not None:
@@ -124,11 +124,11 @@ class Grant(Proposal):
         return "" if self.approved is not None or self.is_break_glass else "nobody approved it"
 
     def awaits_review(self) -> bool:
-        """Return whether it was taken without approval, and nobody has looked at that."""
+        """Return whether it was taken without approval and has not been reviewed."""
         return self.is_break_glass and self.reviewed is None
 
     def plain(self, now: datetime) -> dict[str, Any]:
-        """Return plain JSON values; reasons are in the audit log alone."""
+        """Return plain JSON values, without the reason."""
         times = ("proposed", "approved", "until", "revoked", "reviewed")
         when = {name: None if (at := getattr(self, name)) is None else at.isoformat() for name in times}
         facts = {"grant": self.name, "role": self.role, "to": self.to, "break_glass": self.is_break_glass}
@@ -146,10 +146,16 @@ def request(
     break_glass: bool = False,
     again: bool = False,
 ) -> Grant:
-    """Write down that somebody is to have a role, and return the grant; with `break_glass` it is in force at once.
+    """Record the request of a role in the audit log, and return the grant.
 
-    With `again` also where a role that they took waits for a review. Raises `GrantError` where it has no name, no
-    reason, or no end that can be, or where they may not take one now.
+    Parameters
+    ----------
+    break_glass
+        Whether the grant is in force immediately, without approval.
+    again
+        Whether to allow a break-glass grant although an earlier one of the person is not reviewed.
+
+    Raises `GrantError` if name, reason or end are invalid, or if the person may not take a role now.
     """
     name, now = " ".join(to.split()), clock.now()
     if not NAME.fullmatch(name):
@@ -162,27 +168,27 @@ def request(
         hours = int(BREAK_GLASS_MOST.total_seconds() // 3600)
         message = f"without approval a role is had for {hours} hours at most"
         raise GrantError(message, where="--until", hint=f"write --until {hours}h or less")
-    before = awaiting_review(register(lake).values(), name) if break_glass else []
-    if before:
-        _refuse_again(before, now, again=again)
+    unreviewed = awaiting_review(register(lake).values(), name) if break_glass else []
+    if unreviewed:
+        _refuse_repeated(unreviewed, now, again=again)
     salt = secrets.token_hex(16)
-    made = Grant("", role, name, until, salt, is_break_glass=break_glass)
-    digest = made.items_sha256
-    details = {**made.facts, "grant": f"grant-{digest[:12]}", "break_glass": break_glass}
-    if before:
-        details["not_reviewed_before"] = len(before)
+    new = Grant("", role, name, until, salt, is_break_glass=break_glass)
+    digest = new.items_sha256
+    details = {**new.facts, "grant": f"grant-{digest[:12]}", "break_glass": break_glass}
+    if unreviewed:
+        details["not_reviewed_before"] = len(unreviewed)
     record(lake, by, REQUEST, f"{name}#{salt}", reason, details)
     return GRANTS.find(lake, str(details["grant"]))
 
 
 def awaiting_review(grants: Iterable[Grant], who: str) -> list[Grant]:
-    """Return the grants that somebody took without approval and that nobody has looked at, the oldest first."""
+    """Return a person's unreviewed break-glass grants, the oldest first."""
     return [grant for grant in grants if grant.awaits_review() and normalize_name(grant.to) == normalize_name(who)]
 
 
-def _refuse_again(before: Sequence[Grant], now: datetime, *, again: bool) -> None:
-    """Raise `GrantError` where somebody may not take a role after those that wait for a review."""
-    first, so_far = before[0], len(before)
+def _refuse_repeated(unreviewed: Sequence[Grant], now: datetime, *, again: bool) -> None:
+    """Raise `GrantError` if a person with unreviewed break-glass grants may not take another one."""
+    first, count = unreviewed[0], len(unreviewed)
     review_it = f"have another person look at it: ranklake grants review {first.name} --reason TEXT"
     hours = int(REVIEW_WITHIN.total_seconds() // 3600)
     if now - (first.proposed or now) >= REVIEW_WITHIN:
@@ -190,29 +196,30 @@ def _refuse_again(before: Sequence[Grant], now: datetime, *, again: bool) -> Non
         raise GrantError(message, where="--break-glass", hint=review_it)
     if not again:
         message = f"{first.name} was taken without approval, and nobody reviewed it" + (
-            f", nor {so_far - 1} after it" if so_far > 1 else ""
+            f", nor {count - 1} after it" if count > 1 else ""
         )
         raise GrantError(message, where="--break-glass", hint=f"{review_it}; if nobody is there, say --again")
 
 
 def register(lake: "Lake") -> dict[str, Grant]:
-    """Return every grant that was asked for, by name, the oldest first."""
+    """Return all requested grants by name, the oldest first."""
     rows = read(lake.tables, contract(TABLE), ["seq", "ts", "actor", "action", "subject", "reason", "details"])
     rows = rows.filter(pc.is_in(rows["action"], value_set=pa.array(_ROWS))).sort_by("seq").to_pylist()
     grants: dict[str, Grant] = {}
     later: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in rows:
         if row["action"] == REQUEST:
-            made = _request_time(row)
-            if made is not None:
-                grants.setdefault(made.name, made)
+            grant = _requested_grant(row)
+            if grant is not None:
+                grants.setdefault(grant.name, grant)
         else:
             later.setdefault(row["subject"], {}).setdefault(row["action"], row)
-    judged = _JudgedGrants(lake)
-    return {name: judged.with_rows(one, later.get(name, {})) for name, one in grants.items()}
+    states = _GrantStates(lake)
+    return {name: states.with_rows(grant, later.get(name, {})) for name, grant in grants.items()}
 
 
-def _request_time(row: Mapping[str, Any]) -> Grant | None:
+def _requested_grant(row: Mapping[str, Any]) -> Grant | None:
+    """Return the grant in a request row; None if its details are invalid."""
     to, _, salt = row["subject"].rpartition("#")
     try:
         details = json.loads(row["details"] or "")
@@ -225,17 +232,17 @@ def _request_time(row: Mapping[str, Any]) -> Grant | None:
     )
 
 
-class _JudgedGrants:
-    """Puts what became of them beside grants; a word that a row has no right to is none."""
+class _GrantStates:
+    """Adds approvals, revocations and reviews to grants. Rows without valid approvals do not count."""
 
     def __init__(self, lake: "Lake") -> None:
         self._lake = lake
         self._trail = recorded_actions(lake.tables, GRANTS)
 
     def with_rows(self, grant: Grant, rows: Mapping[str, Mapping[str, Any]]) -> Grant:
-        """Return a grant with what the rows say."""
+        """Return a grant with the state from its later rows, given by action."""
         granted = rows.get(GRANTED)
-        doubt = self._of_taken(grant) if grant.is_break_glass else ""
+        doubt = self._break_glass_doubt(grant) if grant.is_break_glass else ""
         if granted is not None and grant.intact:
             doubt = approval_status(self._lake, GRANTS, grant, self._trail, granted["ts"]).lacking
         return replace(
@@ -247,8 +254,8 @@ class _JudgedGrants:
             doubt=doubt,
         )
 
-    def _of_taken(self, grant: Grant) -> str:
-        """Return why a row does not show a role taken without approval; empty where it does."""
+    def _break_glass_doubt(self, grant: Grant) -> str:
+        """Return why a break-glass grant does not count; empty if it counts."""
         judge = Judge(self._lake)
         steps = self._trail.get(grant.name, {}).get(GRANTS.propose, [])
         if judge.signers is None or any(not judge.of_signature(step, step.ts) for step in steps):

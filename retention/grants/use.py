@@ -1,4 +1,4 @@
-"""Use of grants: whether somebody may use a role now, and why not; ends and reviews of grants."""
+"""Use of grants: checks whether a person may use a role now; requests, approves, revokes and reviews grants."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -27,39 +27,42 @@ if TYPE_CHECKING:
 
 REVIEW_STEP: Final = "review"
 RECENT: Final = timedelta(days=30)
-"""How long a grant that ended is shown at a look."""
+"""How long an ended grant is still listed."""
 
 
 class NotGrantedError(GrantError):
-    """A role that somebody may not use."""
+    """A person may not use a role."""
 
 
 def current_grant(lake: "Lake", role: str, who: str) -> Grant:
-    """Return the grant by which somebody uses a role now. Raises `NotGrantedError`, which says why none holds."""
+    """Return the grant with which a person may use a role now. Raises `NotGrantedError` with the reason."""
     now = clock.now()
-    mine = [
-        one for one in register(lake).values() if one.role == role and normalize_name(one.to) == normalize_name(who)
+    grants = [
+        grant
+        for grant in register(lake).values()
+        if grant.role == role and normalize_name(grant.to) == normalize_name(who)
     ]
-    for grant in mine:
+    for grant in grants:
         if not grant.why_not(now):
             return grant
-    ask = f"ask for one: ranklake grant {role} --to {who} --until 30d --reason TEXT"
-    if not mine:
-        raise NotGrantedError(f"{who} has no grant of role {role}", where="--role", hint=ask)
-    message = f"{who}'s grant of role {role} is not in force: {mine[-1].why_not(now)}"
-    waits = mine[-1].approved is None and mine[-1].until > now and mine[-1].revoked is None
-    to_approve = lake.config.approvals.by_somebody(GRANTS.to_approve(mine[-1].name))
-    hint = f"have another person approve it: {to_approve}" if waits else ask
+    hint = f"ask for one: ranklake grant {role} --to {who} --until 30d --reason TEXT"
+    if not grants:
+        raise NotGrantedError(f"{who} has no grant of role {role}", where="--role", hint=hint)
+    last = grants[-1]
+    message = f"{who}'s grant of role {role} is not in force: {last.why_not(now)}"
+    if last.approved is None and last.until > now and last.revoked is None:
+        to_approve = lake.config.approvals.by_somebody(GRANTS.to_approve(last.name))
+        hint = f"have another person approve it: {to_approve}"
     raise NotGrantedError(message, where="--role", hint=hint)
 
 
 def end_reason(lake: "Lake", role: str) -> str:
-    """Return why nobody may use a role now, in a clause; empty where somebody may."""
+    """Return why nobody may use a role now, as a clause; empty if any grant of the role is in force."""
     now = clock.now()
-    mine = [one for one in register(lake).values() if one.role == role]
-    if any(not one.why_not(now) for one in mine):
+    grants = [grant for grant in register(lake).values() if grant.role == role]
+    if any(not grant.why_not(now) for grant in grants):
         return ""
-    return f"no grant of role {role} is in force" if mine else f"role {role} is granted to nobody"
+    return f"no grant of role {role} is in force" if grants else f"role {role} is granted to nobody"
 
 
 def ask(  # noqa: PLR0913 - what a grant says, and how it is taken
@@ -74,13 +77,14 @@ def ask(  # noqa: PLR0913 - what a grant says, and how it is taken
     again: bool = False,
     signing: Signing = NOT_SIGNING,
 ) -> Grant:
-    """Ask that somebody gets a role until a time, or take it for some hours; return the grant.
+    """Request a role for a person until a time, or take it by break-glass for some hours; return the grant.
 
-    Raises what `ranklake.retention.grants.grant.request` and `ranklake.retention.proposals.lifecycle.propose` do.
+    Raises the errors of `ranklake.retention.grants.grant.request` and
+    `ranklake.retention.proposals.lifecycle.propose`.
     """
-    made = request(lake, role, to, until, reason, by, break_glass=break_glass, again=again)
-    lifecycle.propose(lake, GRANTS, made.name, by, signing)
-    return GRANTS.find(lake, made.name)
+    grant = request(lake, role, to, until, reason, by, break_glass=break_glass, again=again)
+    lifecycle.propose(lake, GRANTS, grant.name, by, signing)
+    return GRANTS.find(lake, grant.name)
 
 
 def approve(
@@ -90,10 +94,10 @@ def approve(
     reason: str | None = None,
     **options: Unpack[lifecycle.ApprovalOptions],
 ) -> tuple[Grant, bool]:
-    """Approve a grant; return it, and whether this call did it. Nobody approves a role for himself.
+    """Approve a grant. Return the grant, and whether this call changed anything.
 
-    Raises `GrantError` for who gets it and for a grant that ended, and what
-    `ranklake.retention.proposals.lifecycle.approve` does.
+    Raises `GrantError` if the approver is the person who gets the role, or if the grant has ended, and the errors of
+    `ranklake.retention.proposals.lifecycle.approve`.
     """
     grant = GRANTS.find(lake, name)
     if is_one_of(by, [grant.to]) and not options.get("single_operator"):
@@ -105,22 +109,22 @@ def approve(
 
 
 def revoke(lake: "Lake", name: str, by: str, reason: str) -> tuple[Grant, bool]:
-    """End a grant now; return it, and whether this call did it. Whoever may write the trail may: it takes rights away.
+    """End a grant now, without an approval, since this only removes rights. Return it, and whether this call did.
 
     Raises `ranklake.retention.proposals.proposals.UnknownProposalError`, and `GrantError` without a reason.
     """
     if not reason.strip():
         raise GrantError("revoking needs a reason", where="--reason", hint="say why")
     GRANTS.find(lake, name)
-    fresh = record(lake, by, REVOKE, name, reason, unsigned_note(lake), once=True) is not None
-    return GRANTS.find(lake, name), fresh
+    is_new = record(lake, by, REVOKE, name, reason, unsigned_note(lake), once=True) is not None
+    return GRANTS.find(lake, name), is_new
 
 
 def review(lake: "Lake", name: str, by: str, reason: str, signing: Signing = NOT_SIGNING) -> tuple[Grant, bool]:
-    """Say that somebody looked at a grant that was taken without approval; return it, and whether this call did.
+    """Record the review of a break-glass grant; return the grant, and whether this call did.
 
-    Signed where the lake takes signatures, since whoever took the role may not do it. Raises `GrantError` for a grant
-    that needs none, without a word on it, and for who took it, and what `identify` does.
+    Signed if the lake requires signatures. Raises `GrantError` if the grant needs no review, if the reason is empty, or
+    if the reviewer is the person who took the role, and the errors of `identify`.
     """
     grant = GRANTS.find(lake, name)
     if not grant.is_break_glass:
@@ -130,38 +134,38 @@ def review(lake: "Lake", name: str, by: str, reason: str, signing: Signing = NOT
     if not reason.strip():
         raise GrantError("a review says what was found", where="--reason", hint="write it")
     who = identify(lake, SignedSubject(GRANTS.action, name, grant.items_sha256), REVIEW_STEP, by, reason, signing)
-    fresh = record(lake, who.name, REVIEW, name, who.reason, dict(who.details), once=True) is not None
-    return GRANTS.find(lake, name), fresh
+    is_new = record(lake, who.name, REVIEW, name, who.reason, dict(who.details), once=True) is not None
+    return GRANTS.find(lake, name), is_new
 
 
 def in_order(grants: list[Grant], now: datetime) -> list[Grant]:
-    """Return grants as people look at them: those in force first, those that end soonest before others."""
+    """Return grants sorted for people: those in force first, then by end."""
     return sorted(grants, key=lambda grant: (bool(grant.why_not(now)), grant.until, grant.name))
 
 
 def is_of_late(grant: Grant, now: datetime) -> bool:
-    """Return whether a look at grants shows one: it holds, waits for somebody, or ended in the last `RECENT`."""
+    """Return whether to list a grant: it is in force, waits for a review, or ended within `RECENT`."""
     return grant.awaits_review() or now - min(grant.revoked or grant.until, grant.until) <= RECENT
 
 
 UNUSED: Final = timedelta(days=30)
-"""How long a role may lie unused before a review names it."""
+"""Time without use after which a review mentions a role."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A grant in force, or one that waits for a review, and its use.
+    """The use of a grant that is in force or waits for a review.
 
     Attributes
     ----------
     grant
-        Which.
+        The grant.
     queries, last_used
-        How many queries the log has of this account as this role, and when the last was; None for none.
+        Number of logged queries of this account with this role, and the time of the last one; None if there is none.
     logged_since
-        First day of which the log still tells.
+        First day of the log of queries.
     remarks
-        What a reviewer should look at, a clause each.
+        Remarks for a reviewer, one clause each.
     """
 
     grant: Grant
@@ -178,21 +182,22 @@ class Access:
 
 
 def accesses(lake: "Lake") -> list[Access]:
-    """Return who has what: grants in force, and taken ones that nobody reviewed."""
+    """Return the use of all grants that are in force or wait for a review, those with remarks first."""
     now = clock.now()
     since = now - timedelta(days=lake.config.query.keep_days)
-    asked: dict[tuple[str, str], list[datetime]] = {}
+    query_times: dict[tuple[str, str], list[datetime]] = {}
     for use in logged_queries(lake.store, since.date()):
         if use.role is not None:
-            asked.setdefault((normalize_name(use.consumer), use.role), []).append(use.at)
+            query_times.setdefault((normalize_name(use.consumer), use.role), []).append(use.at)
     result = []
-    known = register(lake)
-    for grant in known.values():
+    grants = register(lake)
+    for grant in grants.values():
         if grant.why_not(now) and not grant.awaits_review():
             continue
-        times = [at for at in asked.get((normalize_name(grant.to), grant.role), []) if at >= (grant.proposed or since)]
+        key = (normalize_name(grant.to), grant.role)
+        times = [time for time in query_times.get(key, []) if time >= (grant.proposed or since)]
         last = max(times, default=None)
-        before = awaiting_review(known.values(), grant.to).index(grant) if grant.awaits_review() else 0
+        before = awaiting_review(grants.values(), grant.to).index(grant) if grant.awaits_review() else 0
         result.append(Access(grant, len(times), last, since, tuple(_remarks(grant, before, last, now))))
     return sorted(result, key=lambda use: (not use.remarks, use.grant.until, use.grant.name))
 
@@ -203,7 +208,7 @@ def _remarks(grant: Grant, before: int, last: datetime | None, now: datetime) ->
         remarks.append("taken without approval, and nobody reviewed it")
     if before:
         remarks.append(f"taken again, with {before} of the same person before it not reviewed")
-    begun = grant.approved or grant.proposed or now
-    if not grant.why_not(now) and now - (last or begun) > UNUSED:
-        remarks.append(f"not used for {(now - (last or begun)).days} days")
+    start = grant.approved or grant.proposed or now
+    if not grant.why_not(now) and now - (last or start) > UNUSED:
+        remarks.append(f"not used for {(now - (last or start)).days} days")
     return remarks

@@ -1,1 +1,1 @@
-"""Legal holds: rows that nothing may take, until a day or until two people release them."""
+"""Legal holds: rows that nothing may remove until a day, or until two people release them."""

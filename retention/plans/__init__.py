@@ -1,1 +1,1 @@
-"""Retention plans: what is due, approved, applied, cancelled while its files are kept, and purged after that."""
+"""Retention plans: finding what is due, applying, cancelling during the days of grace, and purging afterwards."""

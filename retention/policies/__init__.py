@@ -1,1 +1,1 @@
-"""Retention policies: what rules are about, what they say, which of them wins, and what is wrong with them."""
+"""Retention policies: their rules, the order of rules, lint and tests."""

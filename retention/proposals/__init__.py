@@ -1,1 +1,1 @@
-"""What was proposed about data, who approved it, and what was done."""
+"""Proposals: their registers, approvals, signatures and application."""

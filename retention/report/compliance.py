@@ -1,9 +1,7 @@
-"""The facts of the compliance page and of the data-protection record: who sees which data, by which grants and keys.
+"""Facts of the compliance page and of the data-protection record: who sees which data, with which grants and keys.
 
-The data-protection record: per table what is held, for what, how long, and who receives it.
-
-All of it is from what is in force: contracts say what columns are and whom they are about, policies how long and on
-what grounds, roles who sees them and how.
+The data-protection record lists, for each table, its personal data, their purpose and period, and the recipients. It is
+made from the contracts (columns and classes), the policies (periods and legal basis) and the roles (recipients).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,24 +30,25 @@ if TYPE_CHECKING:
 
 
 CLASSIFIED: Final = ("pseudonymous", "personal", "secret")
-"""Classes of columns whose values are about somebody, or open something."""
+"""Classes of columns with data about people, or with secrets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What is held in one table.
+    """The entry of one table in the data-protection record.
 
     Attributes
     ----------
     table, what, owner
-        Which, what a row of it is, who answers for it.
+        The table, a description of its rows, and its owner.
     classes
-        Columns by class, those whose values are about somebody.
+        Classified columns by class.
     rule, period_days, purpose, basis
-        The rule for rows that no other rule is about: its period (None: not deleted by time), why, on what grounds.
+        The rule for rows without a more specific one, with its period (None if rows are not deleted by age), reason and
+        legal basis.
     recipients
-        Roles that may ask the table, and what of those columns each sees as it is, masked, or not at all; and whose
-        rows, where it is bound to teams.
+        Roles that may query the table. For each, the classified columns by ``seen``, ``masked`` and ``hidden``, and the
+        teams of its rows by ``rows of``, if it has teams.
     """
 
     table: str
@@ -70,8 +69,9 @@ class Activity:
 def record(
     contracts: "Mapping[str, Contract]", policies: "Policies", roles: "Mapping[str, Role]"
 ) -> tuple[Activity, ...]:
-    """Return what is held in each table that has columns about somebody, by name."""
-    return tuple(_activity(one, policies, roles) for _, one in sorted(contracts.items()) if _classes(one))
+    """Return the entries of all tables with classified columns, by name."""
+    ordered = (contract for _, contract in sorted(contracts.items()))
+    return tuple(_activity(contract, policies, roles) for contract in ordered if _classes(contract))
 
 
 def _classes(contract: "Contract") -> dict[str, tuple[str, ...]]:
@@ -81,16 +81,16 @@ def _classes(contract: "Contract") -> dict[str, tuple[str, ...]]:
 
 def _activity(contract: "Contract", policies: "Policies", roles: "Mapping[str, Role]") -> Activity:
     facts = table_facts(contract)
-    made = decide(policies.rules, facts)
-    rule = made.rule or next((one for one in policies.rules if one.matches(facts)), None)  # why books are kept
+    decision = decide(policies.rules, facts)
+    rule = decision.rule or next((item for item in policies.rules if item.matches(facts)), None)
     purpose, basis = ("", "") if rule is None else (rule.reason, rule.basis)
     return Activity(
         contract.table,
         contract.summary,
         contract.owner,
         _classes(contract),
-        made.decided_by,
-        made.period_days,
+        decision.decided_by,
+        decision.period_days,
         purpose,
         basis,
         {name: dict(_visible_columns(role, contract)) for name, role in roles.items() if role.sees(contract.table)},
@@ -101,17 +101,19 @@ def _visible_columns(role: "Role", contract: "Contract") -> Iterator[tuple[str, 
     sights = [sight for sight in role.sights(contract) if sight.column.class_ in CLASSIFIED]
     visible = {
         "rows of": sorted(role.teams),
-        "seen": [one.column.name for one in sights if one.visibility == "seen"],
+        "seen": [sight.column.name for sight in sights if sight.visibility == "seen"],
         "masked": [
-            f"{one.column.name} ({one.visibility})" for one in sights if one.visibility not in {"seen", "hidden"}
+            f"{sight.column.name} ({sight.visibility})"
+            for sight in sights
+            if sight.visibility not in {"seen", "hidden"}
         ],
-        "hidden": [one.column.name for one in sights if one.visibility == "hidden"],
+        "hidden": [sight.column.name for sight in sights if sight.visibility == "hidden"],
     }
     yield from ((how, tuple(names)) for how, names in visible.items() if names)
 
 
 def markdown(record: tuple[Activity, ...], lake: str, policies: str) -> str:
-    """Return a record as Markdown."""
+    """Return the data-protection record as Markdown."""
     lines = ["# Data-protection record", "", f"Lake {lake}, under the policies {policies}.", ""]
     for activity in record:
         period = "not deleted by time" if activity.period_days is None else f"{activity.period_days:,} days"
@@ -133,30 +135,30 @@ def _columns_line(seen: Mapping[str, tuple[str, ...]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Compliance:
-    """What a compliance officer should know.
+    """The facts of the compliance page.
 
     Attributes
     ----------
     lake, policies
-        Last part of its location; which policies.
+        Last part of the lake's location; name and digest of the policies.
     roles, no_roles
-        Names of the roles, and why there are none.
+        Names of the roles, or the reason why there are none.
     needs
-        What needs a look.
+        Problems that need attention.
     columns
-        Classified columns of every table, and how each role sees them.
+        Classified columns of all tables, and how each role sees them.
     unmasked
-        How many pairs of a role and a classified column there are in which its values are seen as they are.
+        Number of pairs of a role and a classified column that the role sees unmasked.
     grants
-        By role: the teams whose rows it sees, how many are in force, how often and when last they were used. No names.
+        By role: its teams, the number of grants in force, and their use. Without names of people.
     trail, anchors
-        The audit trail; the places of its heads, and how many rows the last head there covers.
+        The audit log; the places of its heads, with the number of rows that the last head covers.
     keys, places
-        Which keys are configured, by reference; how the places of tables are encrypted, and where they are.
+        The configured keys, by setting; the encryption and region of the places of tables.
     demands
-        What policies demand of those, and what it came to.
+        Results of the policies' demands on these places.
     proofs, no_proofs
-        What samples show of masked columns; why none were looked at, empty where they were.
+        Results of the proof of masks; why it was not made, empty if it was.
     record
         The data-protection record.
     """
@@ -190,35 +192,38 @@ def compliance(
     proofs: Sequence[Proof] = (),
     no_proofs: str = "",
 ) -> Compliance:
-    """Return the state of compliance; `references` are those to keys, by setting. Reads, and writes nothing.
+    """Return the state of compliance. Writes nothing.
 
     Parameters
     ----------
+    references
+        References to keys, by setting.
     spool
         The place of the spool, if there is one.
     proofs, no_proofs
-        What samples show of masked columns; why none were looked at.
+        Results of the proof of masks, or why it was not made.
 
-    Raises what queries and the audit trail's places raise.
+    Raises the errors of queries and of the audit log's places.
     """
     now = datetime.now(UTC)
     contracts = lake.contracts()
     rows = tuple(_columns(contracts, roles))
-    access, known = accesses(lake), register(lake)
-    grants = tuple(_grants(sorted({*roles, *(one.role for one in known.values())}), roles, access))
+    access = accesses(lake)
+    role_names = sorted({*roles, *(grant.role for grant in register(lake).values())})
+    grants = tuple(_grants(role_names, roles, access))
     anchors = tuple(_anchors(lake))
     needs = [
         Need(
             "warning",
-            f"A grant of role {one.grant.role} needs a look: {one.grant.name}",
+            f"A grant of role {use.grant.role} needs a look: {use.grant.name}",
             remark,
             "ranklake grants review",
         )
-        for one in access
-        for remark in one.remarks
+        for use in access
+        for remark in use.remarks
     ]
-    held = places(lake.tables, contracts, spool)
-    demands = tuple(verdicts(policies.demands, held, contracts))
+    storage_places = places(lake.tables, contracts, spool)
+    demands = tuple(verdicts(policies.demands, storage_places, contracts))
     needs += [
         Need("warning", f"{demand.demand}: {demand.what} of {demand.place} is {demand.state}", demand.text, demand.hint)
         for demand in demands
@@ -229,7 +234,7 @@ def compliance(
         for proof in proofs
         if proof.status == "unmasked"
     ]
-    seen = sum(row[name] == "seen" for row in rows for name in roles)
+    unmasked = sum(row[name] == "seen" for row in rows for name in roles)
     return Compliance(
         lake=lake.uri.rstrip("/").rpartition("/")[2],
         policies=policies_name(policies),
@@ -237,12 +242,12 @@ def compliance(
         no_roles=no_roles,
         needs=tuple(needs),
         columns=rows,
-        unmasked=seen,
+        unmasked=unmasked,
         grants=grants,
         trail=asking(lake)(sql_text("ranklake.retention.report", "trail")),
         anchors=anchors,
         keys=tuple(_keys(references, {key_age.setting: key_age for key_age in key_ages(lake, now)})),
-        places=tuple(one.posture for one in held),
+        places=tuple(place.posture for place in storage_places),
         demands=demands,
         proofs=tuple(proofs),
         no_proofs=no_proofs,
@@ -268,15 +273,15 @@ def _columns(contracts: "Mapping[str, Contract]", roles: "Mapping[str, Role]") -
 
 def _grants(names: list[str], roles: "Mapping[str, Role]", access: list[Access]) -> Iterator[Row]:
     for role in names:
-        mine = [one for one in access if one.grant.role == role]
+        of_role = [use for use in access if use.grant.role == role]
         yield {
             "role": role,
             "teams": _teams(roles[role]) if role in roles else "the role is gone",
-            "grants": len(mine),
-            "queries": sum(one.queries for one in mine),
-            "last_used": max((one.last_used for one in mine if one.last_used is not None), default=None),
-            "next_end": min((one.grant.until for one in mine), default=None),
-            "to_review": sum(bool(one.remarks) for one in mine),
+            "grants": len(of_role),
+            "queries": sum(use.queries for use in of_role),
+            "last_used": max((use.last_used for use in of_role if use.last_used is not None), default=None),
+            "next_end": min((use.grant.until for use in of_role), default=None),
+            "to_review": sum(bool(use.remarks) for use in of_role),
         }
 
 
@@ -290,7 +295,7 @@ def _anchors(lake: "Lake") -> Iterator[Row]:
 
 
 def _keys(references: Mapping[str, str], ages: Mapping[str, KeyAge]) -> Iterator[Row]:
-    """Yield where keys are, without their places, and how old they are."""
+    """Yield the kind of place and the age of each key, without the place itself."""
     for setting, reference in references.items():
         age = ages.get(setting)
         if age is not None:

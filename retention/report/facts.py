@@ -1,4 +1,4 @@
-"""Facts of the governance page, proposals that wait among them, each with its SQL or the command that shows it."""
+"""Facts of the governance page, including waiting proposals, each with its SQL or the command that shows it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -39,27 +39,27 @@ if TYPE_CHECKING:
 KINDS: Final[tuple[AnyKind, ...]] = (
     *(RETENTION_PLANS, CANCELLATIONS, ERASURES, HOLD_RELEASES, REHYDRATIONS, RELEASES, GRANTS, MIGRATIONS),
 )
-"""Every kind of proposal; `tests/retention/test_governance_page.py` looks for one that is missing."""
-_APPROVED_IS_DONE: Final = (HOLD_RELEASES, GRANTS, REHYDRATIONS)
-"""Kinds that take effect with their approval; nothing has to apply them."""
-_OF_EVERYTHING: Final = (HOLD_RELEASES, CANCELLATIONS)
-"""Kinds of which there is one for everything that it could be about; only those wait that somebody proposed."""
+"""All kinds of proposals; `tests/retention/test_governance_page.py` checks that none is missing."""
+_EFFECTIVE_WHEN_APPROVED: Final = (HOLD_RELEASES, GRANTS, REHYDRATIONS)
+"""Kinds that take effect with the approval and are not applied."""
+_ALWAYS_LISTED: Final = (HOLD_RELEASES, CANCELLATIONS)
+"""Kinds whose register lists possible proposals, too. Only those with an author wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingProposal:
-    """A proposal that waits for somebody.
+    """A proposal that waits for a person.
 
     Attributes
     ----------
     noun, name
-        What it is.
+        Its kind and name.
     since
-        When it was proposed, or approved if it waits to be applied; None where nobody knows.
+        When it was proposed, or approved if it waits for its application; None if unknown.
     lacking
-        What it waits for.
+        What is missing, in words.
     next_step
-        The command that goes on.
+        The command for the next step.
     """
 
     noun: str
@@ -70,17 +70,17 @@ class WaitingProposal:
 
 
 def waiting(lake: "Lake") -> list[WaitingProposal]:
-    """Return the proposals that wait, the oldest first. Of retention plans that nobody approved only the last does."""
-    proposals = [one for kind in KINDS for one in _of_kind(lake, kind)]
+    """Return the waiting proposals, the oldest first. Of unapproved retention plans only the last one waits."""
+    proposals = [proposal for kind in KINDS for proposal in _of_kind(lake, kind)]
     return sorted(proposals, key=lambda proposal: (proposal.since is not None, proposal.since, proposal.name))
 
 
 def _of_kind(lake: "Lake", kind: AnyKind) -> Iterator[WaitingProposal]:
-    every = list(kind.register(lake).values())
-    trail = recorded_actions(lake.tables, kind) if every else Actions()
-    for proposal in every:
+    proposals = list(kind.register(lake).values())
+    trail = recorded_actions(lake.tables, kind) if proposals else Actions()
+    for proposal in proposals:
         proposed = trail.get(proposal.name, {}).get(kind.propose, [])
-        if _is_over(kind, proposal, every) or (kind in _OF_EVERYTHING and not proposed):
+        if _is_over(kind, proposal, proposals) or (kind in _ALWAYS_LISTED and not proposed):
             continue
         since = proposal.proposed or (proposed[0].ts if proposed else None)
         if not proposal.intact:
@@ -95,13 +95,13 @@ def _of_kind(lake: "Lake", kind: AnyKind) -> Iterator[WaitingProposal]:
             yield WaitingProposal(
                 kind.noun, proposal.name, since, lacking, _command(kind, kind.to_approve(_argument(proposal)))
             )
-        elif kind not in _APPROVED_IS_DONE:
+        elif kind not in _EFFECTIVE_WHEN_APPROVED:
             command = _command(kind, kind.to_apply(proposal.name))
             yield WaitingProposal(kind.noun, proposal.name, proposal.approved, "nobody applied it", command)
 
 
-def _is_over(kind: AnyKind, proposal: Proposal, every: list[Proposal]) -> bool:
-    """Return whether nobody has to do anything about it any more."""
+def _is_over(kind: AnyKind, proposal: Proposal, proposals: list[Proposal]) -> bool:
+    """Return whether a proposal needs no further step."""
     now = clock.now()
     if proposal.applied is not None or (proposal.expires is not None and proposal.expires <= now):
         return True
@@ -109,11 +109,11 @@ def _is_over(kind: AnyKind, proposal: Proposal, every: list[Proposal]) -> bool:
         proposal.revoked is not None or proposal.until <= now or proposal.is_break_glass
     ):
         return True
-    if kind in _APPROVED_IS_DONE and proposal.approved is not None:
+    if kind in _EFFECTIVE_WHEN_APPROVED and proposal.approved is not None:
         return True
     if isinstance(proposal, RetentionPlan) and proposal.overtaken_by:
         return True
-    return kind is RETENTION_PLANS and proposal.approved is None and proposal is not every[-1]
+    return kind is RETENTION_PLANS and proposal.approved is None and proposal is not proposals[-1]
 
 
 def _command(kind: AnyKind, command: str) -> str:
@@ -131,30 +131,30 @@ NO_CATALOG: Final = "the catalog was never refreshed; run 'ranklake catalog refr
 
 @dataclass(frozen=True, slots=True)
 class Governance:
-    """What a governance team should know.
+    """The facts of the governance page.
 
     Attributes
     ----------
     lake, today, policies
-        Last part of its location; the UTC date as of which all is reported; name and digest of the policies.
+        Last part of the lake's location; the UTC date of all facts; name and digest of the policies.
     needs
-        What needs a look, worst first.
+        Problems that need attention, worst first.
     totals, tables, owners, teams
-        What is stored: in all, against what the policies say, by who answers for it, by whose runs sent it.
+        Stored data: in total, by table with the policies' periods, by owner, by team of the runs.
     rules, due, waiting
-        What files and registers say: the rules, what a plan of today would take by table, proposals that wait.
+        The rules, the rows that a plan of today would remove by table, and waiting proposals.
     undecided
-        Why nothing can be said of what is due; else empty.
+        Why it is unknown what is due; empty if it is known.
     holds, rows_held, erasures, removals
-        By the audit trail and the registers; rows past their period that holds keep.
+        Legal holds, rows past their period that holds keep, erasures and applied retention plans.
     grace
-        Of removals, those that can be cancelled, and until when.
+        Applied plans that can be cancelled, with the end of their days of grace.
     backups
-        Backups and drills that were tried, the latest first.
+        Attempts of backups and drills, the latest first.
     archives, downsampled
-        Rows that left their tables for other places, or became aggregates.
+        Archived rows, and rows that became aggregates.
     costs
-        What tables hold, add a day, and will hold in a year.
+        Current size, daily growth and forecast of tables.
     """
 
     lake: str
@@ -181,7 +181,7 @@ class Governance:
 
     @property
     def rows_due(self) -> int | None:
-        """Rows that a plan of today would take; None where nobody can say."""
+        """Rows that a plan of today would remove; None if unknown."""
         return None if self.undecided else sum(row["rows"] for row in self.due)
 
     @property
@@ -191,19 +191,19 @@ class Governance:
 
 
 def governance(lake: "Lake", policies: "Policies", today: date) -> Governance:
-    """Return the state of governance on a day. Reads, and writes nothing.
+    """Return the state of governance on a day. Writes nothing.
 
-    Raises what queries raise, and `ranklake.lake.store.ssh_signatures.SignersError`.
+    Raises the errors of queries, and `ranklake.lake.store.ssh_signatures.SignersError`.
     """
     ask, contracts = asking(lake), lake.contracts()
-    held = tuple(hold.name for hold in holds_of(lake, today))
+    holds = tuple(hold.name for hold in holds_of(lake, today))
     rules = tuple(_rules(policies, today))
-    taken, undecided = _due(lake, contracts, policies, today)
-    waits = tuple(waiting(lake))
+    due_rows, undecided = _due(lake, contracts, policies, today)
+    proposals = tuple(waiting(lake))
     erasures, grace, backups = (_ask_sql(ask, name, most=str(_MOST)) for name in ("erasures", "grace", "backups"))
-    growing, alerted = costs(lake, contracts, policies, today)
-    needs = [*_needs_of_rules(rules, undecided), *alerted, *_needs_of_erasures(erasures.rows)]
-    needs += [*_needs_of_waiting(waits), *_needs_of_due(taken, waits), *_needs_of_grace(grace.rows, today)]
+    table_costs, cost_needs = costs(lake, contracts, policies, today)
+    needs = [*_needs_of_rules(rules, undecided), *cost_needs, *_needs_of_erasures(erasures.rows)]
+    needs += [*_needs_of_waiting(proposals), *_needs_of_due(due_rows, proposals), *_needs_of_grace(grace.rows, today)]
     needs += _needs_of_backups(backups.rows)
     needs.sort(key=lambda need: ORDER.index(need.state))
     return Governance(
@@ -216,10 +216,10 @@ def governance(lake: "Lake", policies: "Policies", today: date) -> Governance:
         owners=_ask_sql(ask, "owners"),
         teams=_ask_sql(ask, "teams", most=str(_MOST)),
         rules=rules,
-        due=taken,
+        due=due_rows,
         undecided=undecided,
-        waiting=waits,
-        holds=_ask_sql(ask, "holds", names=", ".join(map(literal, held)) or "''"),
+        waiting=proposals,
+        holds=_ask_sql(ask, "holds", names=", ".join(map(literal, holds)) or "''"),
         rows_held=0 if undecided else sum(held_rows(lake, contracts, policies, today).values()),
         erasures=erasures,
         removals=_ask_sql(ask, "removals", most=str(_MOST)),
@@ -227,12 +227,12 @@ def governance(lake: "Lake", policies: "Policies", today: date) -> Governance:
         backups=backups,
         archives=_ask_sql(ask, "archives", most=str(_MOST)),
         downsampled=_ask_sql(ask, "downsampled", most=str(_MOST)),
-        costs=growing,
+        costs=table_costs,
     )
 
 
 def policies_name(policies: "Policies") -> str:
-    """Return which policies these are, without where they lie."""
+    """Return the name and digest of policies, without their folder."""
     name = "that come with ranklake" if policies.place == PACKAGED else f"of {policies.place.name}"
     return f"{name} (SHA-256 {policies.sha256[:12]}…)"
 
@@ -242,14 +242,14 @@ def _ask_sql(ask: Ask, name: str, **fills: str) -> QueriedFacts:
 
 
 def _values(lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies") -> str:
-    """Return what the policies say of each table, as rows of SQL: which rule, its period, the longest of any row."""
+    """Return a row of SQL values for each table: its name, the rule, the period, and the longest period of any row."""
     rows = []
     for contract in contracts.values():
         parts = Parts(lake, contract, policies.rules, (), {})
-        decided = parts.of_table()
-        longest = parts.periods()[1] if parts.columns else decided.period_days
-        numbers = ("CAST(NULL AS INT)" if days is None else str(days) for days in (decided.period_days, longest))
-        rows.append(f"({literal(contract.table)}, {literal(decided.decided_by)}, {', '.join(numbers)})")
+        decision = parts.of_table()
+        longest = parts.periods()[1] if parts.columns else decision.period_days
+        numbers = ("CAST(NULL AS INT)" if days is None else str(days) for days in (decision.period_days, longest))
+        rows.append(f"({literal(contract.table)}, {literal(decision.decided_by)}, {', '.join(numbers)})")
     return ",\n  ".join(rows)
 
 
@@ -280,23 +280,24 @@ def _rules(policies: "Policies", today: date) -> Iterator[Row]:
 def _due(
     lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", today: date
 ) -> tuple[tuple[Row, ...], str]:
-    """Return what a plan of today would take, by table and rule; and why nobody can say."""
+    """Return what a plan of today would remove, by table; and why that is unknown, empty if it is known."""
     try:
-        items = sorted((one.item for one in due(lake, contracts, policies, today)), key=lambda item: item.table)
+        partitions = due(lake, contracts, policies, today)
+        items = sorted((partition.item for partition in partitions), key=lambda item: item.table)
     except PolicyError as error:
         return (), error.what
     return tuple(
         {
             "table": table,
-            "partitions": len(some),
-            "first_date": min(one.partition_date for one in some),
-            "last_date": max(one.partition_date for one in some),
-            "rows": sum(one.rows for one in some),
-            "bytes": sum(one.bytes for one in some),
-            "rules": ", ".join(sorted({one.rule or "" for one in some})),
+            "partitions": len(group),
+            "first_date": min(item.partition_date for item in group),
+            "last_date": max(item.partition_date for item in group),
+            "rows": sum(item.rows for item in group),
+            "bytes": sum(item.bytes for item in group),
+            "rules": ", ".join(sorted({item.rule or "" for item in group})),
         }
-        for table, group in groupby(items, key=lambda item: item.table)
-        for some in [list(group)]
+        for table, grouped in groupby(items, key=lambda item: item.table)
+        for group in [list(grouped)]
     ), ""
 
 
@@ -322,15 +323,16 @@ def _needs_of_erasures(rows: tuple[Row, ...]) -> Iterator[Need]:
             yield Need("failing", title, "the search after it found values", step)
 
 
-def _needs_of_waiting(waits: tuple[WaitingProposal, ...]) -> Iterator[Need]:
-    for wait in waits:
-        detail = wait.lacking if wait.since is None else f"{wait.lacking}; since {wait.since:%Y-%m-%d %H:%M} UTC"
-        yield Need("warning", f"{wait.noun.capitalize()} {wait.name} waits", detail, wait.next_step)
+def _needs_of_waiting(proposals: tuple[WaitingProposal, ...]) -> Iterator[Need]:
+    for proposal in proposals:
+        since = "" if proposal.since is None else f"; since {proposal.since:%Y-%m-%d %H:%M} UTC"
+        title = f"{proposal.noun.capitalize()} {proposal.name} waits"
+        yield Need("warning", title, f"{proposal.lacking}{since}", proposal.next_step)
 
 
-def _needs_of_due(taken: tuple[Row, ...], waits: tuple[WaitingProposal, ...]) -> Iterator[Need]:
-    rows, tables = sum(row["rows"] for row in taken), len(taken)
-    if taken and not any(wait.noun == "retention plan" for wait in waits):
+def _needs_of_due(due_rows: tuple[Row, ...], proposals: tuple[WaitingProposal, ...]) -> Iterator[Need]:
+    rows, tables = sum(row["rows"] for row in due_rows), len(due_rows)
+    if due_rows and not any(proposal.noun == "retention plan" for proposal in proposals):
         detail = f"{rows:,} rows of {tables:,} {'table' if tables == 1 else 'tables'} are older than their rules allow"
         yield Need("warning", "What is due is in no plan", detail, "ranklake retain plan")
 
@@ -358,7 +360,7 @@ MONTHS = 12
 def costs(
     lake: "Lake", contracts: "Mapping[str, Contract]", policies: "Policies", today: date
 ) -> tuple[tuple[Row, ...], list[Need]]:
-    """Return what each table holds, adds a day, and holds in a year, the largest first; and alerts with their fix."""
+    """Return size, daily growth and forecast of each table, the largest first; and alerts with their fix."""
     tables, _, _ = growth(lake, contracts)
     forecasts = simulate(lake, contracts, policies, today, MONTHS)
     ends = {forecast.table: forecast.months[-1].bytes for forecast in forecasts}
@@ -373,14 +375,14 @@ def costs(
         for table in tables
         if table.name in ends
     )
-    passed = alerts(Outlook(lake, contracts, policies, today, MONTHS, None), tables, forecasts)
+    found_alerts = alerts(Outlook(lake, contracts, policies, today, MONTHS, None), tables, forecasts)
     return rows, [
         Need(
             "warning",
-            f"{'Growth' if one.kind == 'growth' else 'The budget'} of rule {one.rule.name}"
-            f" {'will be' if one.day else 'is'} passed",
-            f"{one.message}; {one.rule.owner} answers for it",
-            f"{one.hint.text}, which saves {one.hint.saves_bytes:,} bytes" if one.hint else one.why_not,
+            f"{'Growth' if alert.kind == 'growth' else 'The budget'} of rule {alert.rule.name}"
+            f" {'will be' if alert.day else 'is'} passed",
+            f"{alert.message}; {alert.rule.owner} answers for it",
+            f"{alert.hint.text}, which saves {alert.hint.saves_bytes:,} bytes" if alert.hint else alert.why_not,
         )
-        for one in passed
+        for alert in found_alerts
     ]

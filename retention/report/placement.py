@@ -1,9 +1,9 @@
-"""Placement: whether tables lie where policies demand: encrypted, by which key, in which region; the age of keys.
+"""Placement: compares the encryption, keys and regions of tables' places with the policies' demands; ages of keys.
 
     demands of policies ──┐
-    places of tables    ──┴─▶ posture of each place, as its store says ──▶ met, differs, or unknown with the reason
+    places of tables    ──┴─▶ posture of each place, as its store reports it ──▶ met, differs, or unknown with reason
 
-Nothing that a store does not say counts as met.
+A demand is met only if the store reports it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,18 +33,18 @@ _FILE: Final = "file:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyAge:
-    """The key of a setting that is used now.
+    """The age of the active key of a setting.
 
     Attributes
     ----------
     setting, kind
-        Where it is referred to, and what kind of place it comes from; the place stands nowhere.
+        The setting, and the kind of reference, such as ``file``; never the place itself.
     age_days
-        Days since it was first seen in use, or else since its file was written; None if nobody knows.
+        Days since its first use, or since its file was written if the first use is unknown; None if both are unknown.
     by
-        Which of the two.
+        Which of the two times counts.
     unknown, hint
-        Why its age is not known, and what to do; empty where it is.
+        Why the age is unknown, and how to fix it; empty if it is known.
     """
 
     setting: str
@@ -56,12 +56,12 @@ class KeyAge:
 
 
 def key_ages(lake: "Lake", now: datetime) -> tuple[KeyAge, ...]:
-    """Return the ages of all keys that the lake is configured with. Runs helpers of references."""
+    """Return the ages of all configured keys. Runs the commands of references."""
     return tuple(_ages(lake, now))
 
 
 def _ages(lake: "Lake", now: datetime) -> Iterator[KeyAge]:
-    references, known = key_references(lake.config), first_uses(lake.store)
+    references, first_use = key_references(lake.config), first_uses(lake.store)
     ids = dict(key_ids(references))
     for purpose, (setting, reference) in references.items():
         kind = reference.strip().partition(":")[0]
@@ -69,7 +69,7 @@ def _ages(lake: "Lake", now: datetime) -> Iterator[KeyAge]:
             hint = "'ranklake config check' says why"
             yield KeyAge(setting=setting, kind=kind, unknown="it cannot be read here", hint=hint)
             continue
-        since = known.get((purpose, ids[purpose][0]))
+        since = first_use.get((purpose, ids[purpose][0]))
         written = _modified_time(reference)
         if since is not None:
             yield KeyAge(setting=setting, kind=kind, age_days=(now.date() - since).days, by="first seen in use")
@@ -102,17 +102,17 @@ class Verdict:
     Attributes
     ----------
     demand, place
-        Which.
+        Names of the demand and the place.
     tables
-        Those there that it is about.
+        The tables at the place that the demand selects.
     what
         ``encryption``, ``key`` or ``region``.
     wanted, found
-        In words.
+        The demanded and the actual state, in words.
     state
         ``met``, ``differs`` or ``unknown``.
     hint
-        What to do about it; empty where it is met.
+        How to fix it; empty if the demand is met.
     """
 
     demand: str
@@ -126,7 +126,7 @@ class Verdict:
 
     @property
     def text(self) -> str:
-        """One clause."""
+        """The result as a clause."""
         tables = ", ".join(self.tables[:3]) + (f" and {len(self.tables) - 3} more" if len(self.tables) > 3 else "")  # noqa: PLR2004
         return f"{self.demand}: {self.what} of {self.place} ({tables}) is to be {self.wanted}, and is {self.found}"
 
@@ -137,48 +137,48 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class StoragePlace:
-    """A place that has rows of tables, and how it is protected."""
+    """A place with rows of tables, and its protection."""
 
     posture: Posture
     tables: frozenset[str]
 
 
 def places(tables: "Tables", contracts: "Mapping[str, Contract]", spool: "Store | None" = None) -> list[StoragePlace]:
-    """Return every place that has rows of a lake's tables: itself, its spool, archives, shares. Asks their stores.
+    """Return every place with rows of a lake's tables: the lake, its spool, archives and shares. Asks their stores.
 
-    Raises what reading the registers of archives and shares raises; a place that does not answer is unknown.
+    Raises the errors of reading the registers of archives and shares. A place that does not answer is unknown.
     """
-    held = [StoragePlace(posture("lake", tables.store), frozenset(contracts))]
+    result = [StoragePlace(posture("lake", tables.store), frozenset(contracts))]
     if spool is not None:
         recorded = frozenset(contract.table for contract in contracts.values() if contract.envelope)
-        held.append(StoragePlace(posture("spool", spool, ""), recorded))
+        result.append(StoragePlace(posture("spool", spool, ""), recorded))
     rows = archives(tables)
     for place in archive_places(tables):
-        there = frozenset(one.table for one in rows if one.uri == place.uri)
-        held.append(StoragePlace(posture(f"archive {redact_uri(place.uri)}", place, ""), there))
+        archived = frozenset(archive.table for archive in rows if archive.uri == place.uri)
+        result.append(StoragePlace(posture(f"archive {redact_uri(place.uri)}", place, ""), archived))
     for share in shares(tables.store):
         place = open_place(tables.store, share.uri)
-        held.append(
+        result.append(
             StoragePlace(
                 posture(f"share of {share.role} at {redact_uri(share.uri)}", place, ""),
                 frozenset(recorded_tables(tables.store, share)),
             )
         )
-    return held
+    return result
 
 
 def verdicts(
-    demands: "tuple[Demand, ...]", held: "list[StoragePlace]", contracts: "Mapping[str, Contract]"
+    demands: "tuple[Demand, ...]", storage_places: "list[StoragePlace]", contracts: "Mapping[str, Contract]"
 ) -> list[Verdict]:
     """Return the result of each demand at each place, unmet ones first."""
     result = []
     for demand in demands:
-        about = frozenset(contract.table for contract in contracts.values() if demand.is_about(contract))
-        for place in held:
-            if tables := sorted(about & place.tables):
+        selected = frozenset(contract.table for contract in contracts.values() if demand.is_about(contract))
+        for place in storage_places:
+            if tables := sorted(selected & place.tables):
                 result += [
-                    Verdict(demand=demand.name, place=place.posture.place, tables=tuple(tables), **said)
-                    for said in _checks(demand, place.posture)
+                    Verdict(demand=demand.name, place=place.posture.place, tables=tuple(tables), **facts)
+                    for facts in _checks(demand, place.posture)
                 ]
     order = {DIFFERS: 0, UNKNOWN: 1, MET: 2}
     return sorted(result, key=lambda place: order[place.state])
@@ -209,18 +209,18 @@ def _encryption(place: Posture) -> dict[str, str]:
 def _key(demand: "Demand", place: Posture) -> dict[str, str]:
     facts = {"what": "key", "wanted": " or ".join(demand.keys)}
     hint = "name the key in default encryption of the bucket, then copy older objects onto themselves"
-    asked = [(place.by_default, place.by_default_key, "new objects")]
-    asked += [] if place.of_object == EMPTY else [(place.of_object, place.of_object_key, "an object that is there")]
+    reported = [(place.by_default, place.by_default_key, "new objects")]
+    reported += [] if place.of_object == EMPTY else [(place.of_object, place.of_object_key, "an object that is there")]
     doubts = []
-    for how, key, owner in asked:
-        if how is None:
-            doubts.append(place.unknown or f"the store says nothing of {owner}")
+    for algorithm, key, noun in reported:
+        if algorithm is None:
+            doubts.append(place.unknown or f"the store says nothing of {noun}")
         elif key is None:
-            reason = f"none ({how}) for {owner}" if how == NONE else f"the store's own ({how}) for {owner}"
-            return facts | {"found": reason, "state": DIFFERS, "hint": hint}
-        elif (same := matches_key(key, demand.keys)) is False:
-            return facts | {"found": f"{key} for {owner}", "state": DIFFERS, "hint": hint}
-        elif same is None:
+            own = f"none ({algorithm})" if algorithm == NONE else f"the store's own ({algorithm})"
+            return facts | {"found": f"{own} for {noun}", "state": DIFFERS, "hint": hint}
+        elif (is_accepted := matches_key(key, demand.keys)) is False:
+            return facts | {"found": f"{key} for {noun}", "state": DIFFERS, "hint": hint}
+        elif is_accepted is None:
             doubts.append(f"{key} may stand for it, and an alias cannot be told from here")
     if doubts:
         return facts | _unknown_verdict(place, "; ".join(dict.fromkeys(doubts)))
@@ -237,6 +237,6 @@ def _region(demand: "Demand", place: Posture) -> dict[str, str]:
     return facts | {"found": place.region, "state": DIFFERS, "hint": hint}
 
 
-def _unknown_verdict(place: Posture, why: str = "") -> dict[str, str]:
-    reason = why or place.unknown or "the store says nothing"
+def _unknown_verdict(place: Posture, reason: str = "") -> dict[str, str]:
+    reason = reason or place.unknown or "the store says nothing"
     return {"found": f"not known ({reason})", "state": UNKNOWN, "hint": _ASK}

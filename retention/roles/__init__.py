@@ -1,1 +1,1 @@
-"""What roles see, explained, compared and tested."""
+"""Roles: explanations, comparisons and tests of what they see."""

@@ -1,7 +1,4 @@
-"""Tests of roles as data, and conditions of roles tried on tables without rows.
-
-Their form is that of `Case` (docs/roles.md).
-"""
+"""Tests of roles, written as data (`Case`, docs/roles.md), and checks of roles' conditions and teams."""
 
 import secrets
 from collections import Counter
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenCondition:
-    """A condition that cannot be computed: whose, on which table, and what is wrong with it."""
+    """A condition of a role on a table that cannot be computed, and the error."""
 
     role: str
     table: str
@@ -40,17 +37,17 @@ class BrokenCondition:
 
     @property
     def line(self) -> str:
-        """What to tell of it, in one line."""
+        """The problem in one line."""
         return f"role {self.role}: its condition on {self.table}: {self.error.what}"
 
     @property
     def hint(self) -> str:
-        """What to do about it."""
+        """How to fix it."""
         return self.error.hint or f"mend it: every query of {self.table} as {self.role} is refused"
 
 
 def broken_conditions(role: "Role", contracts: Mapping[str, "Contract"]) -> Iterator[BrokenCondition]:
-    """Yield faults of a role's own conditions; those that fail on some rows alone are not found."""
+    """Yield the conditions of a role that fail on tables without rows. Does not find those that fail on some rows."""
     by_table = {table: role.own_conditions(contracts[table]) for table in sorted(role.tables & contracts.keys())}
     if not any(by_table.values()):
         return
@@ -60,7 +57,7 @@ def broken_conditions(role: "Role", contracts: Mapping[str, "Contract"]) -> Iter
             try:
                 text = f'SELECT 1 FROM "{table}" AS "{table}" WHERE (\n{condition}\n)'  # noqa: S608 - the role's own
                 ctx.sql_with_options(text, READ_ONLY).to_arrow_table()
-            except Exception as error:  # noqa: BLE001 - DataFusion raises plain ones
+            except Exception as error:  # noqa: BLE001 - DataFusion raises no common class
                 yield BrokenCondition(role=role.name, table=table, error=one_line(error, contracts, [table]))
 
 
@@ -75,14 +72,14 @@ def _without_rows(contracts: Mapping[str, "Contract"]) -> SessionContext:
 
 @dataclass(frozen=True, slots=True)
 class UnknownTeam:
-    """A team that a role is bound to, and of which the lake has no rows.
+    """A team of a role that has no rows in the lake.
 
     Attributes
     ----------
     role, team
-        Names.
+        Names of the role and the team.
     hint
-        The nearest known name, or all.
+        The nearest known names.
     """
 
     role: str
@@ -91,30 +88,30 @@ class UnknownTeam:
 
     @property
     def line(self) -> str:
-        """What to tell of it, in one line."""
+        """The problem in one line."""
         return f"role {self.role}: no run and no job is of team {self.team!r} yet"
 
 
 def unknown_teams(lake: "Lake", roles: Iterable["Role"]) -> list[UnknownTeam]:
-    """Return the teams of roles that neither runs nor jobs name. Asks nothing where no role has teams.
+    """Return the teams of roles that no run and no job has. Makes no query if no role has teams.
 
-    Raises what a query does.
+    Raises the errors of a query.
     """
-    bound = [one for one in roles if one.teams]
-    if not bound:
+    with_teams = [role for role in roles if role.teams]
+    if not with_teams:
         return []
     text = "SELECT team FROM runs WHERE team IS NOT NULL UNION SELECT team FROM jobs WHERE team IS NOT NULL"
-    known = set(query(lake, text).column("team").to_pylist())
+    teams = set(query(lake, text).column("team").to_pylist())
     return [
-        UnknownTeam(role.name, team, did_you_mean(team, sorted(known)) if known else "the lake has no team so far")
-        for role in bound
-        for team in sorted(role.teams - known)
+        UnknownTeam(role.name, team, did_you_mean(team, sorted(teams)) if teams else "the lake has no team so far")
+        for role in with_teams
+        for team in sorted(role.teams - teams)
     ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A test as the file writes it; None for a key that is left out."""
+    """A test as in the file; None for a missing key."""
 
     role: str
     name: str = ""
@@ -130,7 +127,7 @@ class Case:
 
     @property
     def columns(self) -> dict[str, str]:
-        """How each column that it names must be seen."""
+        """The expected visibility of each named column."""
         masked = {name: "nullify" if mask is None else str(mask) for name, mask in (self.masked or {}).items()}
         return {**dict.fromkeys(self.sees or (), "seen"), **masked, **dict.fromkeys(self.hidden or (), "hidden")}
 
@@ -151,12 +148,12 @@ def read_cases(
     raise_all(
         file.error(("tests", index), what, hint)
         for index, case in enumerate(cases)
-        for what, hint in _flaws(case, roles, contracts)
+        for what, hint in _mistakes(case, roles, contracts)
     )
     yield from ((case, f"{path}:{file.line(('tests', index))}") for index, case in enumerate(cases))
 
 
-def _flaws(case: Case, roles: Mapping[str, Role], contracts: Mapping[str, "Contract"]) -> Iterator[tuple[str, str]]:
+def _mistakes(case: Case, roles: Mapping[str, Role], contracts: Mapping[str, "Contract"]) -> Iterator[tuple[str, str]]:
     """Yield each mistake in a test, such as an unknown name or a missing key, and its hint."""
     has_columns = any(names is not None for names in (case.sees, case.masked, case.hidden))
     has_answers = case.gives is not None or case.never is not None
@@ -172,9 +169,9 @@ def _flaws(case: Case, roles: Mapping[str, Role], contracts: Mapping[str, "Contr
     names: list[tuple[str, str, Collection[str], str]] = [("role", case.role, roles, "")]
     names += [("table", table, contracts, "") for table in tables]
     names += [("column", name, contracts[table].names, f" of {table}") for table, name in columns if table in contracts]
-    for noun, name, known, of in names:
-        if name not in known:
-            yield f"unknown {noun} {name!r}{of}", did_you_mean(name, known)
+    for noun, name, known_names, suffix in names:
+        if name not in known_names:
+            yield f"unknown {noun} {name!r}{suffix}", did_you_mean(name, known_names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +181,9 @@ class Result:
     Attributes
     ----------
     name, at
-        Its name; file and line.
+        Its name; its file and line.
     faults
-        Differences from what the test expects, a clause each.
+        Differences from the expectation, one clause each.
     """
 
     name: str
@@ -195,12 +192,12 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether all is as it must be."""
+        """Whether there are no differences."""
         return not self.faults
 
     @property
     def line(self) -> str:
-        """What to tell of it, in one line."""
+        """The result in one line."""
         return f"{self.at}: {self.name}: {'; '.join(self.faults)}"
 
     def plain(self) -> dict[str, Any]:
@@ -209,15 +206,15 @@ class Result:
 
 
 def run_cases(files: Sequence[Path], roles: Mapping[str, Role], contracts: Mapping[str, "Contract"]) -> list[Result]:
-    """Run all tests of some files. Raises `ranklake.lake.query.roles.RoleError`, with file and line."""
+    """Run all tests of these files. Raises `ranklake.lake.query.roles.RoleError`, with file and line."""
     return [
-        Result(case.name or _named(case), at, tuple(_faults(case, roles, contracts)))
+        Result(case.name or _case_name(case), at, tuple(_faults(case, roles, contracts)))
         for path in files
         for case, at in read_cases(path, roles, contracts)
     ]
 
 
-def _named(case: Case) -> str:
+def _case_name(case: Case) -> str:
     return f"{case.role} asks {case.table or case.ask or ', '.join(case.refused or ())}"
 
 
@@ -225,22 +222,22 @@ def _faults(case: Case, roles: Mapping[str, Role], contracts: Mapping[str, "Cont
     role = roles[case.role]
     yield from (f"{table} is seen, and must not be" for table in case.refused or () if role.sees(table))
     if case.table is not None:
-        yield from _of_columns(case, role, contracts[case.table])
+        yield from _column_faults(case, role, contracts[case.table])
     if case.ask is not None:
-        yield from _of_rows(case, role, contracts)
+        yield from _row_faults(case, role, contracts)
 
 
-def _of_columns(case: Case, role: Role, contract: "Contract") -> Iterator[str]:
+def _column_faults(case: Case, role: Role, contract: "Contract") -> Iterator[str]:
     if not role.sees(contract.table):
         yield f"{contract.table} is not there for {role.name}"
         return
     states = {sight.column.name: sight.visibility for sight in role.sights(contract)}
-    for name, wanted in case.columns.items():
-        if states[name] != wanted:
-            yield f"{name} must be {wanted}, and is {states[name]}"
+    for name, expected in case.columns.items():
+        if states[name] != expected:
+            yield f"{name} must be {expected}, and is {states[name]}"
 
 
-def _of_rows(case: Case, role: Role, contracts: Mapping[str, "Contract"]) -> Iterator[str]:
+def _row_faults(case: Case, role: Role, contracts: Mapping[str, "Contract"]) -> Iterator[str]:
     try:
         answer = _answer(case, role, contracts)
     except RanklakeError as error:
@@ -248,8 +245,8 @@ def _of_rows(case: Case, role: Role, contracts: Mapping[str, "Contract"]) -> Ite
         return
     rows = answer.to_pylist()
     if case.gives is not None:
-        wanted, given = (Counter(map(_bare, some)) for some in (case.gives, rows))
-        lacking, extra = (wanted - given).total(), (given - wanted).total()
+        expected, actual = (Counter(map(_row_text, side)) for side in (case.gives, rows))
+        lacking, extra = (expected - actual).total(), (actual - expected).total()
         if lacking or extra:
             yield f"{answer.num_rows} rows, of which {extra} must not be there; {lacking} are missing"
     texts = [str(value) for row in rows for value in row.values()]
@@ -259,7 +256,7 @@ def _of_rows(case: Case, role: Role, contracts: Mapping[str, "Contract"]) -> Ite
 
 
 def _answer(case: Case, role: Role, contracts: Mapping[str, "Contract"]) -> pa.Table:
-    """Return what the role gets from the given rows. Raises `RanklakeError`."""
+    """Return the result of the test's query as the role, over the test's rows. Raises `RanklakeError`."""
     ctx = engine(1)
     try:
         for name, contract in contracts.items():
@@ -271,15 +268,15 @@ def _answer(case: Case, role: Role, contracts: Mapping[str, "Contract"]) -> pa.T
         return plain_text_columns(ctx.sql_with_options(str(case.ask), READ_ONLY).to_arrow_table())
     except QueryError:
         raise
-    except Exception as error:  # noqa: BLE001 - DataFusion raises it; what is given may be of no column's type
+    except Exception as error:  # noqa: BLE001 - DataFusion raises no common class
         raise one_line(error, contracts, [name for name in contracts if role.sees(name)]) from None
 
 
 def _rows(given: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Return made up rows under a table's schema; what they lack is NULL. Times and dates are text as in ISO 8601."""
+    """Return the test's rows with a table's schema; missing values are NULL. Times and dates are ISO 8601 text."""
     columns = [pa.array([row.get(field.name) for row in given]).cast(field.type) for field in schema]
     return pa.table(columns, schema=pa.schema([field.with_nullable(nullable=True) for field in schema]))
 
 
-def _bare(row: Mapping[str, Any]) -> str:
+def _row_text(row: Mapping[str, Any]) -> str:
     return repr(sorted((name, None if value is None else str(value)) for name, value in row.items()))

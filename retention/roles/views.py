@@ -1,4 +1,4 @@
-"""What changes for roles from one file to another."""
+"""Views of roles on tables, and the differences between the roles of two files."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ class View:
     Attributes
     ----------
     role, table
-        Names.
+        Names of the role and the table.
     is_seen
-        Whether the role may ask the table at all.
+        Whether the role may query the table.
     own_rows
-        Conditions in SQL that rows meet, all of them, and the least size of their groups.
+        The role's SQL conditions on rows, and the least size of groups of rows.
     by_team
-        What rows meet besides to be of the role's teams; empty for nothing.
+        The condition that limits rows to the role's teams; empty if there is none.
     sights
-        How each column is seen; empty where the table is not.
+        How the role sees each column; empty if it may not query the table.
     until
-        The last day on which the role may be used; None for no end.
+        Last day on which the role may be used; None for no end.
     """
 
     role: str
@@ -40,7 +40,7 @@ class View:
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """What rows meet, all of it; none: all rows are seen."""
+        """All conditions on visible rows; empty if all rows are visible."""
         return (*self.own_rows, *([self.by_team] if self.by_team else []))
 
     def plain(self) -> dict[str, Any]:
@@ -84,18 +84,18 @@ OTHER: Final = "other"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that a role sees otherwise.
+    """A difference in what a role sees.
 
     Attributes
     ----------
     role
-        Which.
+        Name of the role.
     what
-        A table, ``table.column``, ``rows of table``, ``teams``, or ``until``; empty for the role as a whole.
+        A table, ``table.column``, ``rows of table``, ``teams``, or ``until``; empty for the whole role.
     old, new
-        How it was and is seen.
+        The old and the new state, in words.
     sees
-        ``more``, ``less``, or ``other`` where the two cannot be compared: another mask, another condition.
+        Whether the role sees ``more``, ``less``, or ``other`` if the states cannot be compared, such as two masks.
     """
 
     role: str
@@ -106,7 +106,7 @@ class Difference:
 
     @property
     def line(self) -> str:
-        """What to tell of it, in one line."""
+        """The difference in one line."""
         sign = {MORE: "+", LESS: "-", OTHER: "~"}[self.sees]
         return f"{sign} {self.role}{f': {self.what}' if self.what else ''}: {self.old} -> {self.new}"
 
@@ -114,7 +114,7 @@ class Difference:
 def differences(
     old: Mapping[str, "Role"], new: Mapping[str, "Role"], contracts: Mapping[str, "Contract"]
 ) -> list[Difference]:
-    """Return what roles of one file see otherwise than those of another, by role and table."""
+    """Return the differences between the roles of two files, by role and table."""
     result = []
     for name in sorted({*old, *new}):
         if name not in new:
@@ -130,20 +130,20 @@ def differences(
 
 
 def _of_end(old: "Role", new: "Role") -> Iterator[Difference]:
-    """Yield what another last day changes."""
+    """Yield the difference in the last day of a role."""
     if old.until != new.until:
-        until = [str(one.until or "no end") for one in (old, new)]
-        ends = [one.until or date.max for one in (old, new)]
+        until = [str(role.until or "no end") for role in (old, new)]
+        ends = [role.until or date.max for role in (old, new)]
         yield Difference(old.name, "until", until[0], until[1], MORE if ends[1] > ends[0] else LESS)
 
 
 def _of_teams(old: "Role", new: "Role") -> Iterator[Difference]:
-    """Yield what the teams of a role change of the rows that it sees, whichever table they are of."""
+    """Yield the difference in the teams of a role, which limit its rows in all tables."""
     if old.teams == new.teams:
         return
     more = not new.teams or (bool(old.teams) and old.teams < new.teams)
     less = not old.teams or (bool(new.teams) and new.teams < old.teams)
-    teams = [", ".join(sorted(one.teams)) or "all" for one in (old, new)]
+    teams = [", ".join(sorted(role.teams)) or "all" for role in (old, new)]
     yield Difference(old.name, "teams", teams[0], teams[1], MORE if more else LESS if less else OTHER)
 
 
@@ -155,12 +155,12 @@ def _of_table(old: View, new: View) -> Iterator[Difference]:
         )
         return
     if old.own_rows != new.own_rows:
-        conditions = [" AND ".join(one.own_rows) or "all" for one in (old, new)]
+        conditions = [" AND ".join(side.own_rows) or "all" for side in (old, new)]
         sees = OTHER if old.own_rows and new.own_rows else _change_kind(not old.own_rows, not new.own_rows)
         yield Difference(old.role, f"rows of {old.table}", conditions[0], conditions[1], sees)
     for before, after in zip(old.sights, new.sights, strict=True):
         if before.visibility != after.visibility:
-            ranks = [0 if one.is_hidden else 1 if one.mask is not None else 2 for one in (before, after)]
+            ranks = [0 if sight.is_hidden else 1 if sight.mask is not None else 2 for sight in (before, after)]
             column = f"{old.table}.{before.column.name}"
             yield Difference(old.role, column, before.visibility, after.visibility, _change_kind(ranks[0], ranks[1]))
 

@@ -1,1 +1,1 @@
-"""Shares: copies of what roles see, in places whose readers see nothing else; kept up to date, and taken back."""
+"""Shares: copies of what a role sees, in places of their own, which are kept up to date and withdrawn."""

@@ -1,1 +1,1 @@
-"""Columns that are stored under keys of the people they are about: to forget a key erases what it sealed."""
+"""Columns that are stored under keys of people. Deleting a key erases the values that it sealed."""
