@@ -28,7 +28,7 @@ from ranklake.retention.plans.due import ages, by_day
 from ranklake.retention.plans.masks import Masks, Partition, SealedMasks
 from ranklake.retention.policies.order import cutoff
 from ranklake.retention.policies.parts import Parts, run_facts
-from ranklake.retention.shares.definition import copy_contract
+from ranklake.retention.shares.copies import copy_contract
 from ranklake.retention.shares.place import open_place
 from ranklake.retention.shares.register import shares
 

@@ -40,8 +40,18 @@ from ranklake.lake.tables.parquet import write_partition
 from ranklake.lake.tables.tables import delta_table
 from ranklake.masking.masks import Pseudonyms
 from ranklake.printable import counted
-from ranklake.retention.shares.definition import CopyInputs, conditions_digest, copy_contract, definition, is_resorted
-from ranklake.retention.shares.pieces import DueDate, Piece, Source, split_by_rows, split_pieces
+from ranklake.retention.shares.copies import (
+    CopyInputs,
+    DueDate,
+    Piece,
+    Source,
+    conditions_digest,
+    copy_contract,
+    definition,
+    is_resorted,
+    split_by_rows,
+    split_pieces,
+)
 from ranklake.retention.shares.place import ShareError, open_place, refuse_other
 from ranklake.retention.shares.register import Share
 from ranklake.retention.shares.shared_table import SharedTable, erase_table, shared_table_names

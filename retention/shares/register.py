@@ -3,7 +3,7 @@
     <lake>/shares/<name>/share.json                 the role and the place; deleted last when a share is dropped
     <lake>/shares/<name>/<table>/<number>.json      the pieces of a table, as of the last commit to the share
 
-A recorded piece counts only if the share's Delta log has its files (`pieces.split_pieces`). So a record may be old or
+A recorded piece counts only if the share's Delta log has its files (`copies.split_pieces`). So a record may be old or
 missing, which only costs copying again.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from ranklake.errors import RanklakeError
 from ranklake.lake.store.files import delete, listed
-from ranklake.retention.shares.pieces import Piece
+from ranklake.retention.shares.copies import Piece
 
 if TYPE_CHECKING:
     from ranklake.lake.store.store import Store
@@ -60,7 +60,7 @@ class TableRecord:
     definition
         Digest of how the role sees the table.
     pieces
-        The pieces (`ranklake.retention.shares.pieces`).
+        The pieces (`ranklake.retention.shares.copies`).
     waiting
         Files that were replaced by files with the same rows, by path, with the time until which they are kept for
         readers of older versions, ISO 8601.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.store.store import Store
-    from ranklake.retention.shares.pieces import Piece
+    from ranklake.retention.shares.copies import Piece
 
 GRACE: Final = timedelta(hours=1)
 """How long replaced files with the same rows are kept, for readers of an older version."""

@@ -19,7 +19,7 @@ from ranklake.lake.store.files import delete, listed
 from ranklake.lake.tables.live_files import live_paths
 from ranklake.lake.tables.tables import delta_table
 from ranklake.retention.proposals.identities import unsigned_note
-from ranklake.retention.shares.pieces import stale_pieces
+from ranklake.retention.shares.copies import stale_pieces
 from ranklake.retention.shares.place import MARKER, ShareError, claim, open_place, refuse_other, share_uri
 from ranklake.retention.shares.refresh import RefreshResult, refresh, refuse_unshareable, sources_of
 from ranklake.retention.shares.register import Share, add_share, recorded_tables, remove_share, shares

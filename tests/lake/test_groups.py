@@ -20,7 +20,7 @@ from ranklake.lake.query.roles import Groups, Role, RoleError
 from ranklake.lake.query.sql import QueryError, answer, query
 from ranklake.lake.store.lake import Lake
 from ranklake.retention.roles.views import view
-from ranklake.retention.shares.definition import definition
+from ranklake.retention.shares.copies import definition
 from ranklake.retention.shares.register import shares
 from ranklake.retention.shares.sharing import keep, share
 

@@ -16,11 +16,11 @@ from segments import put_segment, step_rows
 from ssh_keys import Keys
 
 from ranklake.cli import run as command
+from ranklake.commands.delete import NotOwnRunError, delete_own_run
 from ranklake.lake.query.sql import query
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.store.lake_config import ApprovalsSection
 from ranklake.retention.erasure.archived import HeldError
-from ranklake.retention.erasure.own_run import NotOwnRunError, delete_own_run
 from ranklake.retention.holds.holds import set_hold
 from ranklake.retention.proposals.erasures import ERASURES
 
@@ -133,19 +133,20 @@ import os, signal, sys
 from pathlib import Path
 from ranklake.lake.ingest.spool.spool import Spool
 from ranklake.lake.store.lake import Lake
-from ranklake.retention.erasure import apply, own_run
+from ranklake.commands import delete
+from ranklake.retention.erasure import apply
 from ranklake.retention.erasure.subject import Reach
 place, name = sys.argv[1].rsplit(":", 1)
-module = {"apply": apply, "own_run": own_run}[place]
+module = {"apply": apply, "delete": delete}[place]
 setattr(module, name, lambda *given, **more: os.kill(os.getpid(), signal.SIGKILL))
-own_run.delete_own_run(Reach(Lake.open(sys.argv[2]), Spool(sys.argv[3]), ()), "mine-1")
+delete.delete_own_run(Reach(Lake.open(sys.argv[2]), Spool(sys.argv[3]), ()), "mine-1")
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "place",
-    ["own_run:propose", "own_run:approve", "own_run:apply", "apply:settle", "apply:erase_files", "apply:certify"],
+    ["delete:propose", "delete:approve", "delete:apply", "apply:settle", "apply:erase_files", "apply:certify"],
 )
 def test_killed_on_the_way(runs, place):
     """Killed at any step, the same command goes on and ends with a certificate."""

@@ -41,7 +41,7 @@ from ranklake.pipeline.calls import share_once
 from ranklake.pipeline.headlines import headline
 from ranklake.pipeline.stages import steps as stage_steps
 from ranklake.retention.erasure.search import search
-from ranklake.retention.shares import pieces, refresh, register, shared_table, sharing
+from ranklake.retention.shares import copies, refresh, register, shared_table, sharing
 from ranklake.retention.shares.place import ShareError
 from ranklake.retention.shares.register import shares
 from ranklake.retention.shares.sharing import end, keep, share
@@ -183,7 +183,7 @@ def test_a_refresh_costs_what_changed(lake, tmp_path):
 
 def test_many_small_files_become_one(lake, tmp_path, monkeypatch):
     """Files of the copy stay few, and who reads an older version still finds its files for a while."""
-    monkeypatch.setattr(pieces, "MOST_SMALL", 3)
+    monkeypatch.setattr(copies, "MOST_SMALL", 3)
     for number in range(4):
         append(lake, "steps", steps("open-2", number, 1, segment=number))
         shared(lake, READER, tmp_path / "out")
