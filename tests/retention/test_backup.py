@@ -433,7 +433,7 @@ def test_a_commit_in_between_starts_the_look_over(site, uri, monkeypatch):
 def test_files_that_go_while_they_are_copied_start_it_over(site, uri, monkeypatch):
     """An erasure takes files away meanwhile: the backup is of the lake afterwards, and keeps nothing of before."""
     site.bring(step_rows(7, run="other", incarnation=9, start=days_ago(1)))
-    genuine, calls = module._copied, []
+    genuine, calls = module._copy_file, []
 
     def copy(*arguments):
         copied = genuine(*arguments)
@@ -443,7 +443,7 @@ def test_files_that_go_while_they_are_copied_start_it_over(site, uri, monkeypatc
             raise FileNotFoundError
         return copied
 
-    monkeypatch.setattr(module, "_copied", copy)
+    monkeypatch.setattr(module, "_copy_file", copy)
     made = backup(site.lake, uri).backup
     assert made.tables["steps"].rows == 20
     assert len(made.removals) == 1
