@@ -69,11 +69,11 @@ def resolve(lower: bytes, digits: Wanted, reach: int, *, beyond_ascii: bool = Fa
     for index in _escape_indices(lower, digits, beyond_ascii=beyond_ascii):
         if index - reach > end:
             if end:
-                yield _resolved(lower[begin:end])
+                yield _resolve_escapes(lower[begin:end])
             begin = max(0, index - reach)
         end = index + reach
     if end:
-        yield _resolved(lower[begin:end])
+        yield _resolve_escapes(lower[begin:end])
 
 
 def strip_line_breaks(raw: bytes) -> bytes:
@@ -94,7 +94,7 @@ def _escape_indices(lower: bytes, digits: Wanted, *, beyond_ascii: bool) -> list
     return sorted({*escapes, *references, *np.flatnonzero(units).tolist()})
 
 
-def _resolved(lower: bytes) -> bytes:
+def _resolve_escapes(lower: bytes) -> bytes:
     """Return bytes with escapes resolved, up to `_DEEPEST` levels."""
     for _ in range(_DEEPEST):
         plain = _ESCAPES.sub(_unescape, lower).lower()

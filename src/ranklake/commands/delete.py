@@ -115,8 +115,8 @@ def delete_own_run(
     user = 'unsealed("user")' if has_keys(lake) else '"user"'
     owners = query(lake, _OWNERS.format(user=user), {"run": run})["name"].to_pylist()
     if not owners and (earlier := _applied_erasure(lake, subject.sha256)) is not None:
-        if (found := certificates(lake.store, earlier.name)) and found[-1].is_clean:
-            return OwnRunDeletion(earlier, found[-1], is_fresh=False)
+        if (issued := certificates(lake.store, earlier.name)) and issued[-1].is_clean:
+            return OwnRunDeletion(earlier, issued[-1], is_fresh=False)
         result = apply(reach, earlier.name, subject, account(lake), single_operator=True, progress=progress)
         return OwnRunDeletion(result.erasure, result.certificate, result.is_fresh)
     _refuse_others(reach, run, owners)
