@@ -17,7 +17,7 @@ def test_json_and_exit_codes(tmp_path, capsys):
     assert run(["import", "mlperf", str(file), "--spool", str(tmp_path / "spool"), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["rows"], said["files"]) == ({"events": 1, "runs": 1, "spans": 1}, 1)
-    assert said["refused"] == {"an MLLOG line that is not whole": 1}
+    assert said["refused"] == {"the MLLOG line is incomplete": 1}
     file.write_bytes(whole[:-9])
     assert run(["import", "mlperf", str(file), "--spool", str(tmp_path / "spool")]) == 1
     assert "the gzip archive is cut off" in capsys.readouterr().out

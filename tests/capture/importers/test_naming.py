@@ -149,7 +149,7 @@ def test_a_file_that_brings_nothing_is_named(tmp_path, capsys):
     command = ["import", "mlperf", str(tmp_path / "good"), str(tmp_path / "bad"), "--spool", str(tmp_path / "s")]
     assert run(command) == 1
     said = capsys.readouterr().out
-    assert "  nothing of bad was converted: bad:1: an MLLOG line that is not whole\n" in said
+    assert "  nothing of bad was converted: bad:1: the MLLOG line is incomplete\n" in said
     assert "events                    1 rows" in said
 
 
@@ -173,7 +173,7 @@ def test_a_name_that_was_redacted_is_told(tmp_path, capsys):
             "JobID|JobName|Partition|Account|AllocCPUS|State|ExitCode\n1853+0|echo|c||1|COMPLETED|0:0\n",
             "Submit, Start, End",
         ),
-        ("JobIDRaw|JobName|Start\n1|a|Unknown\n", "names no State"),
+        ("JobIDRaw|JobName|Start\n1|a|Unknown\n", "the header lacks State"),
         ("       JobID    JobName  Partition    Account  AllocCPUS      State ExitCode\n", "not separated by |"),
     ],
 )
