@@ -2,7 +2,7 @@
 
 segments ─▶ batches.py, segment_reading.py: digest, types, owner ─▶ a piece: some hundred megabytes of rows
                                                                       │
-      deduplication.py: one row a key ─▶ contracts/edge.py: checked ──┼─▶ delta/parquet.py: one sorted file a date
+       deduplication.py: drop repeats ─▶ contracts/edge.py: checked ──┼─▶ tables/parquet.py: one sorted file a date
                                                                       └─▶ refused.py ─▶ rejects
 
 A task keeps one piece in memory at a time, for any number and size of segments. Of earlier pieces it keeps only the

@@ -1,4 +1,5 @@
-"""Rollups: derived tables, each made by one SQL file of this folder.
+"""Rollups: derived tables, each computed by an SQL file or a module of this folder.
 
-`registry` lists them, `evaluate` runs one over given tables, `inputs` tells what changed, `runner` recomputes that.
+`registry` lists them, `evaluate` computes one, `inputs` finds changed input partitions, and `runner` recomputes the
+dates that depend on these.
 """

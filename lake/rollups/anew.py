@@ -1,10 +1,10 @@
-"""Dates of derived tables computed again for a migration, which commits them together with the columns that they have.
+"""Computes dates of derived tables for a migration, which commits them together with its change of columns.
 
-    live dates ─▶ inputs there, sound, not held back? ─▶ compute as ever, write files, commit nothing ─▶ the migration
+    live dates ─▶ inputs exist, are sound, are not held back? ─▶ compute, write files without a commit ─▶ the migration
                                 └─ no ─▶ left out: the migration rewrites their rows by its steps
 
-Lineage gets no row of it. It says of all these dates that other code computed them, so the next round computes them
-once more, and finds them as they stand.
+No lineage is written. So the next round of rollups computes these dates again, because the code has changed, and finds
+the result unchanged.
 """
 
 import hashlib
@@ -40,25 +40,28 @@ if TYPE_CHECKING:
     from ranklake.lake.tables.live_files import DataFile
 
 _SPAN: Final = frozenset({"run", "date", "ts", "end_ts"})
-"""Columns by which the rows of a run are found in a table of whole runs."""
+"""Columns that a table of whole runs needs, to find the rows of a run."""
 
 
 class FromInputs:
-    """Computes dates of derived tables by the rollups of this release and of the lake's overlay."""
+    """Computes dates of derived tables with the rollups of this release and of the lake's overlay."""
 
     def place(self, lake: "Lake", table: str) -> int:
-        """Return where a table comes among those that are computed, from 1; 0 for what is not computed."""
+        """Return the position of a table in the order of computation, from 1; 0 if no rollup computes it."""
         return 1 + next((at for at, one in enumerate(_rollups(lake)) if one.name == table), -1)
 
     def anew(
         self, lake: "Lake", target: "Contract", days: Collection[date], workers: "Workers"
     ) -> dict[date, ComputedDate]:
-        """Compute dates of a table under a contract, and write their rows; commit nothing."""
+        """Compute dates of a table with a contract and write their rows, without a commit.
+
+        Dates that cannot be computed are missing from the result.
+        """
         asked = _Request.of(lake, target)
         return {} if asked is None else asked.computed(days, workers)
 
     def standing(self, lake: "Lake", target: "Contract", days: Mapping[date, str]) -> dict[date, bool]:
-        """Compute dates once more; return whether the table holds just that."""
+        """Compute dates again; return by date whether the table has exactly the computed rows."""
         asked = _Request.of(lake, target)
         return {} if asked is None else asked.standing(days)
 
@@ -68,12 +71,12 @@ def _rollups(lake: "Lake") -> "list[Rollup]":
 
 
 def _digest_of(inputs: Sequence[tuple[str, ...]]) -> str:
-    """Return one digest of input partitions with theirs."""
+    """Return one digest for all input partitions."""
     return hashlib.sha256(json.dumps(sorted(inputs)).encode()).hexdigest()
 
 
 class _Request:
-    """A rollup whose dates are asked for, its inputs and its table as they are."""
+    """A rollup with snapshots of its inputs and of its table."""
 
     def __init__(self, lake: "Lake", rollup: "Rollup") -> None:
         self.lake, self.rollup, self.tables = lake, rollup, InputTables(lake)
@@ -82,7 +85,7 @@ class _Request:
 
     @classmethod
     def of(cls, lake: "Lake", target: "Contract") -> "_Request | None":
-        """Return what is asked for; None where this release does not compute the table as the contract has it."""
+        """Return the request for a table; None if this release does not compute the table with this contract."""
         rollup = next((one for one in _rollups(lake) if one.name == target.table), None)
         if rollup is None or rollup.contract.version != target.version:
             return None
@@ -90,7 +93,7 @@ class _Request:
         return asked if all(map(asked.is_fit, rollup.tables)) else None
 
     def is_fit(self, name: str) -> bool:
-        """Whether an input has the contract that the query is written for."""
+        """Whether an input table has the contract's current version, which the rollup's query needs."""
         handle, wanted = latest(self.lake.tables, name), self.lake.contract(name)
         if handle is None or wanted.overlay is not None:
             return True
@@ -98,7 +101,7 @@ class _Request:
         return versions == (wanted.version, wanted.added_version)
 
     def computed(self, days: Collection[date], workers: "Workers") -> dict[date, ComputedDate]:
-        """Return the dates that can be computed, written."""
+        """Compute dates and write their rows; return the written dates."""
         if self.rollup.scope == "run":
             of_whole_runs = self.of_runs(days)
             number = self.output.number + 1
@@ -115,7 +118,7 @@ class _Request:
         return {day: ComputedDate(tuple(some), inputs[day]) for day, some in files.items() if some}
 
     def standing(self, days: Mapping[date, str]) -> dict[date, bool]:
-        """Whether dates with these inputs come out as they are."""
+        """Compute the dates whose inputs have the given digests; return by date whether the result is unchanged."""
         now = self.digests(days)
         same = {day for day, digest in days.items() if now.get(day) == digest}
         if self.rollup.scope == "run":
@@ -129,7 +132,7 @@ class _Request:
         return {day: day not in work.replaced for day in work.days}
 
     def due(self, days: Collection[date]) -> dict[date, dict[Key, str]]:
-        """Return dates of a partition rollup with their inputs, without those that have none, or have lost some."""
+        """Return dates of a partition rollup with their inputs, without dates that have none or have lost some."""
         gone = self.tables.retired
         barred = gone | self.tables.kept_back
         every = due_days(self.lake, self.rollup, self.inputs, self.output, {}, gone)
@@ -143,7 +146,7 @@ class _Request:
         }
 
     def digests(self, days: Collection[date]) -> dict[date, str]:
-        """Return digests of what dates are computed from."""
+        """Return a digest of each date's inputs."""
         if self.rollup.scope == "run":
             every = [
                 (name, str(day), digest) for name, one in self.inputs.items() for day, digest in one.digests.items()
@@ -154,10 +157,10 @@ class _Request:
         }
 
     def of_runs(self, days: Collection[date]) -> "dict[date, pa.Table]":
-        """Return the rows of dates of a table of whole runs, where every run with rows on them can be computed.
+        """Compute dates of a run rollup for which all runs with rows on them can be computed; return rows by date.
 
-        A run that would come to lie on a date where it has no rows leaves its dates as they are: a date is replaced as
-        a whole, and others may lie there.
+        Dates of a run that would get rows on a date where it has none now are left out, since a date is replaced as a
+        whole and may have rows of other runs.
         """
         held_by = as_read(latest(self.lake.tables, self.rollup.name), self.rollup.contract)
         if _SPAN - set(held_by.names) or _SPAN - set(self.rollup.contract.names):
@@ -190,7 +193,7 @@ def _dates(rows: Sequence[Mapping[str, object]]) -> dict[str, set[date]]:
 
 
 class _WrittenDates(Work):
-    """Dates that are computed and written, and not committed: those that come out different, or all."""
+    """Computes and writes dates without a commit: all dates, or with `anyway` False only those that changed."""
 
     def __init__(self, asked: _Request, crew: "Workers", *, anyway: bool = True) -> None:
         lineage = Lineage(asked.lake.tables)

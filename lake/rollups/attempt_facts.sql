@@ -1,8 +1,8 @@
--- grain    one row per run and attempt, on the first UTC date on which a row of runs or a step tells of the attempt
--- inputs   runs, and step_rollup, of the runs to compute (affected_runs), whatever their dates
--- formula  What an attempt is, whenever it is said: of each column what was told first. What is said by hand, beside an imported
---          log, goes before what the log says, and the latest such word before the others; where attempts after it say
---          nothing, it holds for them, too. World size: the largest that is told, since who saw more of a run knows better.
+-- grain    one row per run and attempt, on the first UTC date with a row of runs or a step of the attempt
+-- inputs   runs and step_rollup of the runs to compute (affected_runs), of all dates
+-- formula  The facts of an attempt, whenever they were recorded. For each column, the first recorded value is used. Values that
+--          a user recorded for an imported log take precedence over the log, the latest such value first, and are valid for
+--          later attempts that have none. World size: the largest recorded one, since processes may know only a part of the run.
 WITH said AS (
     SELECT
         runs.run, runs.attempt, runs.date, ts, job, "user", team, runs.cluster, pool, scheduler_job_id, world_size,

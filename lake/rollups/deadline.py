@@ -1,8 +1,8 @@
-"""Deadline: code that takes more CPU time than it may is interrupted where it runs, and nothing else is.
+"""Interrupts a function that exceeds a limit of CPU time.
 
-A thread watches the CPU time of another, and raises `TimeLimitError` in it. Time on the CPU, not of the clock: on a
-busy machine code does not run out of time because others work. What cannot be interrupted is one call of a C library
-that never returns.
+A watcher thread reads the CPU time of the thread that runs the function, and raises `TimeLimitError` in it. CPU time is
+used instead of wall time, so that other processes on a busy machine do not cause timeouts. A call of a C library that
+never returns cannot be interrupted.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 _LOOKS: Final = 4
-"""How often the watcher looks within the limit, at least; a detector may take so much longer than it should."""
+"""Checks of the CPU time within the limit. A function may exceed the limit by one interval between checks."""
 _SHORTEST_LOOK_S: Final = 0.0005
 _LONGEST_LOOK_S: Final = 0.5
 _JUMPS: Final = 100
@@ -21,22 +21,23 @@ Result = TypeVar("Result")
 
 
 class TimeLimitError(BaseException):
-    """Code took longer than it may; no `Exception`, so that code that contains its own faults does not go on."""
+    """A function exceeded its time limit. No `Exception`, so that functions that catch these do not continue."""
 
 
 class Deadline:
-    """Calls functions in the thread that made it, each for at most so many seconds of CPU time; use it in a ``with``.
+    """A context manager that calls functions with a limit of CPU time, in the thread that created it.
 
     Parameters
     ----------
     limit_s
-        CPU seconds of a call; on systems that do not tell those of another thread, seconds of the clock.
+        CPU seconds per call; wall seconds on systems without CPU clocks of threads.
 
     Notes
     -----
-    The exception is sent once a call, and only while `_since` says under the lock that one is under way. It may
-    arrive a few instructions later, when the function is done: `call` waits for it, so that nothing arrives outside.
-    It is never taken back: CPython 3.11 would then look for it for good, and hang in the first call that is traced.
+    The exception is sent at most once per call, and only while `_since` is set, under the lock. It may arrive a few
+    instructions later, after the function has returned. `call` waits for it, so that it never arrives outside of
+    `call`. The exception is never withdrawn: CPython 3.11 would then check for it forever, and hang in the first
+    traced call.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -49,19 +50,19 @@ class Deadline:
         self._watcher = threading.Thread(target=self._watch, name="ranklake-deadline", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin to watch."""
+        """Start the watcher thread."""
         self._watcher.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Watch no more."""
+        """Stop the watcher thread."""
         self._closing.set()
         self._watcher.join()
 
     def call(self, function: Callable[[], Result]) -> Result:
-        """Return what a function returns; raises what it raises, or `TimeLimitError`."""
+        """Call a function and return its result. Raises what the function raises, or `TimeLimitError`."""
         try:
             with self._lock:
                 self._since, self._is_sent = self._clock(), False
@@ -78,7 +79,7 @@ class Deadline:
         with self._lock:
             self._since = None
             is_sent = self._is_sent
-        if is_sent:  # it arrives at a jump back, if it has not yet
+        if is_sent:  # CPython raises a pending exception at a backward jump, so this loop receives it
             for _ in range(_JUMPS):
                 pass
 
@@ -94,7 +95,7 @@ class Deadline:
 
 
 def _cpu_clock(thread_id: int) -> Callable[[], float]:
-    """Return a clock of a thread's CPU time that other threads can read while it lives."""
+    """Return a clock of a thread's CPU time. Other threads can read it while the thread exists."""
     if not hasattr(time, "pthread_getcpuclockid"):  # macOS
         return time.monotonic
     clock_id = time.pthread_getcpuclockid(thread_id)

@@ -1,4 +1,4 @@
-"""The declaration of a rollup: its inputs, its grain, and when it is due."""
+"""The declaration of a rollup: its inputs, its scope, its parameters, and the body that computes its rows."""
 
 import hashlib
 import json
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from ranklake.lake.query.engine import SessionContext
 
 AFFECTED: Final = "affected_runs"
-"""Runs that a run rollup computes: columns run and date, the output date of each."""
+"""Table with the runs that a run rollup computes: columns run, and date (the output date of the run)."""
 SETTLED: Final = "settled_attempts"
 """Attempts of which a rollup that is cut computes new groups only: columns run, attempt; see `Rollup.settled_by`."""
 
 
 def replace_table(ctx: "SessionContext", name: str, rows: pa.Table) -> None:
-    """Register rows in memory under a name, in place of what stood there."""
+    """Register rows in memory under a name, in place of a table with this name."""
     if ctx.table_exist(name):
         ctx.deregister_table(name)
     ctx.register_record_batches(name, [rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]])
@@ -35,18 +35,18 @@ _HEAD: Final = re.compile(r"^-- (into|view) (\w+):", re.MULTILINE)
 
 
 class Body(Protocol):
-    """Computes the rows of a derived table from tables that are registered already; opens and writes none."""
+    """Computes the rows of a derived table from registered tables. It does not open or write tables."""
 
     @property
     def source(self) -> str:
-        """All that determines the rows besides inputs, parameters and lookups: text whose digest lineage keeps."""
+        """Text of all that determines the rows, except inputs, parameters and lookups. Lineage keeps its digest."""
 
     def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
         """Return the rows. `values` are the parameters and, as Arrow scalars, the dates that are computed."""
 
 
 class Query(NamedTuple):
-    """One query of a rollup's file: ``into`` a table in memory, a ``view``, or the ``result``."""
+    """One query of an SQL file; `kind` is ``into`` (a table in memory), ``view`` or ``result``."""
 
     kind: str
     name: str
@@ -54,10 +54,10 @@ class Query(NamedTuple):
 
 
 _EXACT: Final = re.compile(r"\bexact_sum\((?P<of>[^()]+)\)")
-"""A sum of whole numbers that is NULL where 64 bits do not hold it; DataFusion's own wraps round and says nothing.
+"""``exact_sum(x)``: a sum of integers that is NULL if it does not fit into 64 bits. DataFusion's sum would wrap around.
 
-One of floats beside it tells, since it is wrong by far less than half a range. Products are made as floats there, too,
-so `x` is a column, a product or a quotient.
+A sum of floats shows whether the integer sum has overflowed, since its error is far smaller than the range. `x` must be
+a column, a product or a quotient, whose factors are then multiplied as floats, too.
 """
 
 
@@ -68,27 +68,27 @@ def _exact_sum(match: re.Match[str]) -> str:
 
 @dataclass(frozen=True)
 class SqlBody:
-    """A file of queries beside this module.
+    """A body that is an SQL file in this folder.
 
     Attributes
     ----------
     name
-        Of the file, without its ending.
+        Name of the file, without ``.sql``.
     """
 
     name: str
 
     @cached_property
     def source(self) -> str:
-        """Text of the SQL file, ``exact_sum(x)`` spelt out: see `_EXACT`."""
+        """Text of the SQL file with each ``exact_sum(x)`` expanded: see `_EXACT`."""
         return _EXACT.sub(_exact_sum, files(__package__).joinpath(f"{self.name}.sql").read_text(encoding="utf-8"))
 
     @property
     def queries(self) -> list[Query]:
         """The file's queries, in order.
 
-        All but the last are headed ``-- into NAME: …`` or ``-- view NAME: …``, the name that later ones read them by:
-        what is put into a table is computed once, a view each time it is read, without being held in memory.
+        All except the last begin with ``-- into NAME: …`` or ``-- view NAME: …``. Later queries use this name. A table
+        (``into``) is computed once and kept in memory; a view is computed each time it is read.
         """
         result = []
         for text in self.source.split(";\n\n"):
@@ -122,16 +122,22 @@ class Input:
     Attributes
     ----------
     table
-        Its name.
+        Name of the table.
     reach
-        Which dates of it an output date depends on: that ``day``; ``eve``, with the day before; ``days``, with
-        the day before and the day after; ``hours``, with no more of these two than an hour, by ``ts``; ``week``, from
-        Monday to Sunday; ``week_before``, with the seven days before; ``until``, that day and all before; ``over``,
-        those of which a row's time goes over it, as the statistics in the Delta log have it; ``run``, whatever dates
-        the runs have that began on the output date.
+        The dates of the table on which an output date depends:
+
+        - ``day``: the same date
+        - ``eve``: the date and the day before
+        - ``days``: the date, the day before and the day after
+        - ``hours``: the date, the last hour of the day before and the first hour of the day after, by ``ts``
+        - ``week``: the week of the date, from Monday to Sunday
+        - ``week_before``: the date and the seven days before
+        - ``until``: the date and all days before
+        - ``over``: dates with a row whose time includes the output date, by the statistics in the Delta log
+        - ``run``: all dates of the runs that began on the output date
     begin, end
-        With ``over``: columns that a row's time begins and ends with; where the first is NULL or more than `MAX_DAYS`
-        from the row's date, the next one, at last the date.
+        For ``over``: columns with the begin and end of a row's time. If the first column is NULL or more than
+        `MAX_DAYS` from the row's date, the next one is used; the last resort is the date.
     """
 
     table: str
@@ -140,7 +146,7 @@ class Input:
     end: tuple[str, ...] = ()
 
     def days(self, day: date) -> tuple[date, ...] | None:
-        """Return the dates of the table that an output date depends on; None where they are not bounded."""
+        """Return the dates of the table on which an output date depends; None for a reach without fixed dates."""
         week = tuple(range(-day.weekday(), 7 - day.weekday()))
         around = {
             "day": (0,),
@@ -158,25 +164,25 @@ Scope = Literal["partition", "run"]
 
 @dataclass(frozen=True)
 class Rollup:
-    """One derived table.
+    """The declaration of one derived table.
 
     Attributes
     ----------
     name
-        Of the rollup and its table, and of its SQL file unless it has another body.
+        Name of the rollup, of its table, and of its SQL file unless it has another body.
     scope
-        ``partition``: an output date is computed from input dates. ``run``: an output date holds the runs that began
-        on it, each computed as a whole.
+        ``partition``: an output date is computed from input dates. ``run``: an output date has the runs that began on
+        it, and each run is computed as a whole.
     inputs
-        What it reads.
+        Tables that it reads.
     leads
-        How many of the inputs, from the first, say which dates of a partition rollup there are.
+        Number of leading inputs: the first inputs, whose dates determine the output dates of a partition rollup.
     parameters
-        Values for the SQL's ``$names``, or for the function, besides ``$date`` and ``$begin`` of partition rollups.
+        Values of the SQL's ``$name`` placeholders or for the function, besides ``$date`` and ``$begin``.
     lookups
-        Small constant tables that the SQL names, by name.
+        Functions that return the lookups (small constant tables) of the SQL, by name.
     secrets
-        Which of the lookups may hold a key: then no other process gets them.
+        Lookups that may have a key. They are not sent to other processes.
     cut
         Integer column of the first input, part of the SQL's group key, by which large dates are computed in pieces,
         from ``$first`` to ``$last`` each; of a rollup that is one query, since pieces share a session. Its groups are
@@ -187,15 +193,15 @@ class Rollup:
         new rows are computed: the query sees no other rows of it, and finds the attempt in the table `SETTLED`. An
         attempt without such a row is computed as a whole.
     in_a_row
-        Whether the body computes any number of dates at once, ``$days`` of them from ``$date`` to ``$last``.
+        Whether the body can compute several consecutive dates at once, from ``$date`` to ``$last`` (``$days`` dates).
     body
-        How the rows are computed; None for the SQL file of the rollup's name.
+        Computes the rows; None for the SQL file with the rollup's name.
     times
-        Columns of a run rollup's rows that say from when to when a run's data go into them.
+        Columns of a run rollup's rows with the begin and end of the data that enter the row.
     kept
-        Columns in which a row that is computed again keeps what it had at first, such as when that was.
+        Columns that keep their first value when a row is computed again, such as the time of the first computation.
     own
-        Contract of an operator's table; None for a packaged one.
+        Contract of an operator's table; None for a packaged table.
     """
 
     name: str
@@ -215,34 +221,34 @@ class Rollup:
 
     @property
     def contract(self) -> Contract:
-        """The contract of its table."""
+        """Contract of the table."""
         return self.own or contract(self.name)
 
     @cached_property
     def transform(self) -> Body:
-        """The body; where none is given, the SQL file of the rollup's name."""
+        """The body; by default the SQL file with the rollup's name."""
         return SqlBody(self.name) if self.body is None else self.body
 
     @property
     def bounds(self) -> tuple[str, ...]:
-        """Columns whose bounds in the Delta log tell which files have rows of a group."""
+        """Columns whose statistics in the Delta log show which files may have rows of a group."""
         return ("run", self.cut) if self.cut else ()
 
     @cached_property
     def sha256(self) -> str:
-        """Digest of all that determines the output besides the inputs: body, parameters, lookups."""
+        """Digest of everything that determines the output except the inputs: body, parameters, lookups."""
         lookups = {name: make().to_pylist() for name, make in self.lookups.items()}
         facts = [self.transform.source, sorted(self.parameters.items()), lookups]
         return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
 
     @property
     def holds_secret(self) -> bool:
-        """Whether a lookup holds a key now."""
+        """Whether a lookup currently has a key."""
         columns = [column for name in self.secrets for column in self.lookups[name]().columns]
         return any(column.null_count < len(column) for column in columns)
 
     def with_lookups(self) -> "Rollup":
-        """Return the rollup with its lookups as they are here, for another process."""
+        """Return the rollup with the current contents of its lookups, to send to another process."""
         return replace(self, lookups={name: partial(_as_text, make()) for name, make in self.lookups.items()})
 
     @property

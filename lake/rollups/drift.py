@@ -1,16 +1,16 @@
-"""Drift: how far the distributions of a served model's requests are from those of the week before.
+"""Computes drift: how much the requests to a served model differ from those of the week before.
 
-Per model and date, each distribution (of a feature's buckets, of predictions, of confidence, latency and tokens) is
-compared with the same of the seven days before:
+For each model and date, the distributions of feature buckets, predictions, confidence, latency and tokens are compared
+with those of the seven days before:
 
-- ``psi``: population stability index, sum of (p - q) ln(p / q) over buckets, with half a request added to each bucket;
-  0.2 is a shift (Siddiqi, Credit Risk Scorecards, 2006: above 0.25 is major, below 0.1 none).
-- ``js``: Jensen-Shannon distance, base 2 (Lin 1991): 0 for the same, 1 for no bucket in common.
-- ``wasserstein``: for what has an order, the area between the cumulative shares, in deviations of the baseline.
-- ``null_ratio_shift``: by how much the share of requests without the feature grew.
+- ``psi``: population stability index, the sum of (p - q) ln(p / q) over buckets, with half a request added to each
+  bucket; 0.2 is a shift (Siddiqi, Credit Risk Scorecards, 2006: above 0.25 is major, below 0.1 none).
+- ``js``: Jensen-Shannon distance, base 2 (Lin 1991): 0 for equal distributions, 1 without a common bucket.
+- ``wasserstein``: for numbers, the area between the cumulative distributions, in standard deviations of the baseline.
+- ``null_ratio_shift``: increase of the share of requests without the feature.
 
-Chance alone moves them, too: see `noise`. Where that is more than half of a threshold, there is too little data, and no
-value.
+The statistics also change by chance (see `noise`). If the expected noise is more than half of a threshold, there are
+too few data, and the value is NULL.
 """
 
 import inspect
@@ -39,26 +39,29 @@ _ORDERED: Final = {
     "input_tokens": "floor(2 * log2(CAST(greatest(input_tokens, 1) AS DOUBLE)))",
     "output_tokens": "floor(2 * log2(CAST(greatest(output_tokens, 1) AS DOUBLE)))",
 }
-"""Numbers and the buckets that they go into: tenths of a share, halves of a doubling."""
+"""SQL of the bucket of each number: ten buckets for a share, two buckets per doubling for the others."""
 _MISSING: Final = "missing"
 Numbers = npt.NDArray[np.float64]
 
 
 @dataclass
 class Side:
-    """One distribution: requests by bucket, and rows in all."""
+    """A distribution: weighted number of requests by bucket, and number of rows."""
 
     weights: dict[Any, float] = field(default_factory=lambda: defaultdict(float))
     rows: int = 0
 
     def add(self, bucket: object, rows: int, weight: float) -> None:
-        """Count rows of a bucket, and the requests that they stand for."""
+        """Add rows of a bucket, and the number of requests that they represent."""
         self.weights[bucket] += weight
         self.rows += rows
 
 
 def shares(window: Side, baseline: Side) -> tuple[Numbers, Numbers]:
-    """Return the shares of all buckets of either side, in order, half a request added to each."""
+    """Return the shares of all buckets in both distributions, with half a request added to each bucket.
+
+    The buckets are those of either distribution, in order.
+    """
     buckets = sorted({*window.weights, *baseline.weights}, key=lambda bucket: (isinstance(bucket, str), bucket))
     sides = [np.array([side.weights.get(bucket, 0.0) + 0.5 for bucket in buckets]) for side in (window, baseline)]
     return sides[0] / sides[0].sum(), sides[1] / sides[1].sum()
@@ -85,9 +88,9 @@ def jensen_shannon(p: Numbers, q: Numbers) -> float:
 
 
 def wasserstein(p: Numbers, q: Numbers, places: Numbers) -> float | None:
-    """Return the distance of two distributions over rising places, in standard deviations of the second.
+    """Return the Wasserstein distance of two distributions over increasing places, in standard deviations of `q`.
 
-    None where the second has none.
+    None if the standard deviation of `q` is 0.
 
     >>> round(wasserstein(np.array([0.0, 1.0]), np.array([0.5, 0.5]), np.array([0.0, 1.0])), 4)
     1.0
@@ -99,11 +102,11 @@ def wasserstein(p: Numbers, q: Numbers, places: Numbers) -> float | None:
 
 
 def noise(statistic: str, buckets: int, window: int, baseline: int) -> float:
-    """Return about how large a statistic is without any drift, for so many buckets and rows.
+    """Return the approximate value of a statistic without drift, for a number of buckets and rows.
 
-    PSI is (B - 1) (1 / n + 1 / m) on average (Yurdakul 2018), and the square of Jensen-Shannon's distance that over
-    8 ln 2, since both are chi-squared for large counts. Wasserstein compares means of deviation one; the deviation of
-    a share is half at most.
+    The mean PSI is (B - 1) (1 / n + 1 / m) (Yurdakul 2018). The mean square of the Jensen-Shannon distance is the mean
+    PSI divided by 8 ln 2, since both are chi-squared for large counts. For Wasserstein, it is the standard deviation of
+    a difference of means; for a share, whose standard deviation is at most 0.5, likewise.
 
     >>> round(noise("psi", 10, 1000, 7000), 4)
     0.0103
@@ -120,7 +123,7 @@ def noise(statistic: str, buckets: int, window: int, baseline: int) -> float:
 
 
 class Drift:
-    """The body of the rollup ``drift``: eight days of ``inferences`` in, statistics of the last one out."""
+    """The body of the rollup ``drift``: computes the statistics of a date from ``inferences`` of eight days."""
 
     @property
     def source(self) -> str:
@@ -139,7 +142,7 @@ class Drift:
 
 
 def _sides(ctx: "SessionContext", day: date) -> dict[tuple[str, str], tuple[Side, Side]]:
-    """Return the day's distribution and the week's before it, by model and subject."""
+    """Return the distribution of the day and of the week before, by model and subject."""
     sides: dict[tuple[str, str], tuple[Side, Side]] = defaultdict(lambda: (Side(), Side()))
     texts = {"prediction": "prediction_bucket", "": "feature_buckets"}
     numbers = {
@@ -150,7 +153,7 @@ def _sides(ctx: "SessionContext", day: date) -> dict[tuple[str, str], tuple[Side
             for name, bucket in _features(row["bucket"]) if not subject else ((subject, row["bucket"]),):
                 side = sides[row["model"], name][0 if row["is_window"] else 1]
                 side.add(bucket, row["rows"], row["weight"])
-    return {key: both for key, both in sides.items() if both[0].rows}
+    return {key: pair for key, pair in sides.items() if pair[0].rows}
 
 
 def _counts(ctx: "SessionContext", expression: str, day: date) -> list[dict[str, Any]]:
@@ -184,9 +187,9 @@ def _drift_row(
     buckets = len({*window.weights, *baseline.weights})
     for statistic, value in _statistics(subject, window, baseline).items() if baseline.rows else [("psi", None)]:
         threshold = float(thresholds[statistic])
-        is_enough = baseline.rows and noise(statistic, buckets, window.rows, baseline.rows) <= threshold / 2
-        shown = value if is_enough else None
-        status = "too_little_data" if shown is None else "drifted" if abs(shown) >= threshold else "steady"
+        has_enough_rows = baseline.rows and noise(statistic, buckets, window.rows, baseline.rows) <= threshold / 2
+        result = value if has_enough_rows else None
+        status = "too_little_data" if result is None else "drifted" if abs(result) >= threshold else "steady"
         yield {
             "subject_table": "inferences",
             "subject": subject,
@@ -196,7 +199,7 @@ def _drift_row(
             "baseline_start_ts": start - BASELINE,
             "baseline_end_ts": start,
             "statistic": statistic,
-            "value": shown,
+            "value": result,
             "threshold": threshold,
             "window_count": window.rows,
             "baseline_count": baseline.rows,

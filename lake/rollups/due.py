@@ -1,4 +1,4 @@
-"""What must be recomputed: dates of partition rollups, runs of run rollups."""
+"""Finds the dates of partition rollups and the runs of run rollups that must be computed."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -43,13 +43,13 @@ class DueRuns:
     Attributes
     ----------
     starts
-        Each run with its output date: the first date on which any input has a row of it. Runs of agents have none.
+        Output date by run: the first date on which any input has a row of the run. Runs of agents are left out.
     replaced
-        Runs whose rows in the output go: those of `starts`, and those that no input has any more.
+        Runs whose rows in the output are replaced: those of `starts`, and runs that are in no input any more.
     old_days
-        Output dates that hold rows of `replaced`.
+        Output dates with rows of `replaced`.
     inputs
-        Fingerprints of the input partitions that are now accounted for.
+        Digests of the input partitions, for lineage.
     """
 
     starts: dict[str, date]
@@ -66,11 +66,11 @@ def due_days(
     Parameters
     ----------
     inputs, output
-        As they are now.
+        Current snapshots of the input tables and of the rollup's table.
     state
-        As lineage has it; empty to have everything computed.
+        Lineage of the rollup; empty to compute everything.
     gone
-        Partitions that retention took away.
+        Partitions that retention removed.
     """
     extents = {
         item: inputs[item.table].extents(item.begin, item.end, timedelta(MAX_DAYS))
@@ -95,10 +95,10 @@ def due_days(
 
 
 def _days_of(lake: "Lake", item: "Input", table: Snapshot, extents: Mapping[date, tuple[date, date]]) -> set[date]:
-    """Return the output dates that rows of an input reach.
+    """Return the output dates for the rows of an input with reach ``over``.
 
-    Where rows of a date begin far apart, as a job of last year and one of today do, the rows themselves tell when: most
-    of the dates between have none, and each costs a query.
+    If rows of one date begin far apart, such as a job of last year and one of today, the rows are read for their exact
+    dates. Otherwise all dates between would be computed, and most of these have no rows.
     """
     wide = {day for day, (first, last) in extents.items() if item.begin and last - first > _WIDE}
     spans = {span for day, span in extents.items() if day not in wide}
@@ -107,7 +107,7 @@ def _days_of(lake: "Lake", item: "Input", table: Snapshot, extents: Mapping[date
 
 
 def _is_frozen(rollup: "Rollup", day: date, was: Collection[Key], gone: Collection[Key]) -> bool:
-    """Whether retention took what an output date was computed from: it would come out smaller."""
+    """Whether retention removed inputs of an output date, so that computing it again would lose rows."""
     leads = rollup.inputs[: rollup.leads]
     over = {item.table for item in leads if item.reach == "over"}
     return any((item.table, partition(day)) in gone for item in leads if item.reach != "over") or any(
@@ -116,7 +116,7 @@ def _is_frozen(rollup: "Rollup", day: date, was: Collection[Key], gone: Collecti
 
 
 def depends_on(rollup: "Rollup", day: date, gone: Collection[Key]) -> bool:
-    """Whether an output date of a partition rollup depends on input partitions of which some are gone."""
+    """Whether an output date of a partition rollup depends on one of the partitions in `gone`."""
     for item in rollup.inputs:
         days = item.days(day)
         until = day + timedelta(MAX_DAYS) if item.reach == "over" else day
@@ -134,9 +134,9 @@ def changed_inputs(
     gone: set[Key],
     kept_back: Collection[Key] = (),
 ) -> dict[Key, str] | None:
-    """Return the changed input partitions of a run rollup with their digests, by the logs alone; None if no run is due.
+    """Return the changed input partitions of a run rollup with their digests; None if no run is due.
 
-    Arguments as for `due_runs`.
+    It reads only Delta logs. The parameters are those of `due_runs`.
     """
     was = _still_read(state.get(WHOLE, {}), inputs)
     now = {(name, partition(day)): digest for name, one in inputs.items() for day, digest in one.digests.items()}
@@ -158,14 +158,24 @@ def due_runs(
     gone: set[Key],
     kept_back: Collection[Key] = (),
 ) -> DueRuns | None:
-    """Return the runs of a run rollup that are due: all that have rows in a changed partition, or may have had some.
+    """Return the runs of a run rollup that are due; None if nothing changed.
 
-    None if nothing changed. Arguments as for `due_days`. A run that retention took inputs of is computed again from
-    what is left if new rows of it arrive, but not for new code nor merely to have everything computed. Runs that have
-    rows in `kept_back`, partitions that checks hold back, stay as they were; once free, those count as changed.
+    Due are runs with rows in a changed partition, and runs that may have had rows there before.
 
-    Raises `ranklake.lake.tables.live_files.DamagedFileError` where a file of a changed partition is damaged, or that
-    may hold rows of a run that is due.
+    - A run with inputs that retention removed is computed from the remaining inputs only if new rows of it arrive. It
+      is not computed because of new code, or to compute everything.
+    - A run with rows in a partition of `kept_back` is not computed. Once the partition is released, it counts as
+      changed.
+
+    Parameters
+    ----------
+    inputs, output, state, gone
+        As for `due_days`.
+    kept_back
+        Partitions that are held back because a check failed.
+
+    Raises `ranklake.lake.tables.live_files.DamagedFileError` if a file of a changed partition, or a file that may have
+    rows of a due run, is damaged.
     """
     was = _still_read(state.get(WHOLE, {}), inputs)
     changed = changed_inputs(rollup, inputs, output, state, gone, kept_back)
@@ -180,7 +190,7 @@ def due_runs(
             min(first, row["date"], row[begin].date()),
             max(last, (row[end] or row[begin]).date()),
         )
-    # What a partition held before is not known, but only runs that were under way then can have been in it.
+    # The earlier rows of a partition are unknown. But only runs that were active on its date can have had rows in it.
     rewritten = {day_of(name) for table, name in changed if (table, name) in was or not state}
     under_way = {
         run
@@ -212,7 +222,7 @@ def due_runs(
 
 
 def _runs_kept_back(lake: "Lake", inputs: Mapping[str, Snapshot], kept_back: Collection[Key]) -> set[str]:
-    """Return the runs that have rows in partitions that checks hold back."""
+    """Return the runs with rows in partitions that are held back because a check failed."""
     mine = {key for key in kept_back if key[0] in inputs and day_of(key[1]) in inputs[key[0]].digests}
     days: dict[str, list[date]] = defaultdict(list)
     for table, name in mine:
@@ -224,12 +234,18 @@ def _runs_kept_back(lake: "Lake", inputs: Mapping[str, Snapshot], kept_back: Col
 
 
 def _overlaps(span: tuple[date, date], gone: Collection[Key], tables: Collection[str]) -> bool:
-    """Whether retention took inputs of a run: a rebuild would know less than the row that stands."""
+    """Whether retention removed inputs of a run, so that computing it again would lose information."""
     return any(table in tables and span[0] - _DAY <= day_of(name) <= span[1] + _DAY for table, name in gone)
 
 
 def _runs_in(lake: "Lake", live: Mapping[str, pa.Table], keys: Collection[Key]) -> set[str]:
-    """Return the runs that have rows in input partitions, of whose tables some files are given."""
+    """Return the runs with rows in some input partitions.
+
+    Parameters
+    ----------
+    live
+        Files by table, including those of the partitions.
+    """
     days: dict[str, list[date]] = defaultdict(list)
     for table, name in keys:
         days[table].append(day_of(name))
@@ -247,7 +263,13 @@ def _runs_in(lake: "Lake", live: Mapping[str, pa.Table], keys: Collection[Key]) 
 
 
 def _first_dates(lake: "Lake", live: Mapping[str, pa.Table], runs: Collection[str]) -> dict[str, date]:
-    """Return the first date on which any of the tables, of which files are given, has a row of a run, if any has."""
+    """Return the first date of each run in any of the tables; runs without rows are left out.
+
+    Parameters
+    ----------
+    live
+        Files to read, by table.
+    """
     parts: list[pa.Table] = []
     asked: dict[str, pa.Table] = {}
     wanted = pa.array(sorted(runs), pa.string())
@@ -274,7 +296,7 @@ def _input_digests(
     inputs: Mapping[str, Snapshot],
     extents: "Mapping[Input, Mapping[date, tuple[date, date]]]",
 ) -> dict[Key, str]:
-    """Return the digests of what an output date is computed from, that date of the main input always."""
+    """Return the digests of an output date's input partitions, always including the date of the first input."""
     digests: dict[Key, str] = {(rollup.inputs[0].table, partition(day)): NOTHING}
     for item in rollup.inputs:
         snapshot, days = inputs[item.table], item.days(day)
@@ -303,5 +325,5 @@ def _same_digest(was: Recorded | None, digest: str, sha256: str) -> bool:
 
 
 def _still_read(was: Mapping[Key, Recorded], inputs: Mapping[str, Snapshot]) -> dict[Key, Recorded]:
-    """Return what lineage has of the tables that the rollup reads: code of another version may have read others."""
+    """Return the lineage of tables that the rollup reads now. Another version of its code may have read others."""
     return {key: one for key, one in was.items() if key[0] in inputs}

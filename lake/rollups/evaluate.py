@@ -1,4 +1,4 @@
-"""Runs one rollup over registered tables; no table is opened or written here."""
+"""Computes one rollup from registered tables. It does not open or write tables."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
     from ranklake.lake.rollups.declaration import Rollup
 
 PIECE_COST: Final = 8_000_000
-"""What a piece may cost, in rows: a group weighs as much as `GROUP_COST` rows, since it has as many results."""
+"""Most cost of a piece, in rows. Each group costs as much as `GROUP_COST` rows, for its results."""
 LEAST_COST: Final = 1_000_000
-"""What a piece must cost to be computed beside others: below it, planning a query costs more than is saved."""
+"""Least cost of a piece that is computed in parallel. For smaller pieces, planning takes longer than is saved."""
 GROUP_COST: Final = 8
 WHOLE_RANGE: Final = (-(2**63), 2**63 - 1)
 
 AT_ONCE: Final = 4
-"""Most pieces that are computed side by side, so that memory has a limit on machines of many cores."""
+"""Most pieces that are computed in parallel, which limits memory on machines with many cores."""
 
 Range = tuple[int, int]
 """First and last value, both included."""
 
 
 def ranges(live: pa.Table, column: str, cost: int = PIECE_COST, at_once: int = 1) -> list[Range]:
-    """Return ranges of a column that cover all integers, in order, each with about as much to do.
+    """Return ranges of a column that cover all integers, in order, with about equal cost.
+
+    The cost is estimated: rows are assumed to be evenly distributed between a file's bounds, and each rank to have all
+    groups. Without bounds, there is one range. The result of a rollup does not depend on the ranges.
 
     Parameters
     ----------
     live
         Files as `ranklake.lake.tables.live_files.files` returns them, with bounds of `column` and of ``rank``.
     cost
-        How much a piece may cost.
+        Most cost of a range.
     at_once
-        How many are computed side by side: a date that is worth it gives each of them something to do.
-
-    Rows are taken to lie evenly between a file's bounds, and each rank of it to have all of its groups. One range where
-    bounds are missing: cutting is never needed for the result.
+        Number of ranges that are computed in parallel. A date with enough rows gets a multiple of it.
     """
     names = [f"min.{column}", f"max.{column}", "min.rank", "max.rank"]
     if not live.num_rows or not set(names) <= set(live.column_names) or any(live[name].null_count for name in names):
@@ -66,7 +66,7 @@ def ranges(live: pa.Table, column: str, cost: int = PIECE_COST, at_once: int = 1
     done = np.concatenate([[0], np.cumsum(np.cumsum(changes)[:-1] * np.diff(points))])
     size = total / count
     cuts = size * np.arange(1, count)
-    # a file that begins is the best place: what a cut goes through is read on both sides of it
+    # the begin of a file is the best place for a cut, since a file with a cut inside is read twice
     marks = np.interp(np.unique(low), points, done)
     nearest = marks[[np.abs(marks - cut).argmin() for cut in cuts]]
     cuts = np.where(np.abs(nearest - cuts) <= size / 3, nearest, cuts)
@@ -91,11 +91,18 @@ def evaluate_day(
     at_once: int = 1,
     settled: Collection[tuple[str, int]] = (),
 ) -> pa.Table:
-    """Compute one date of a partition rollup, under its contract's Arrow schema; `evaluate_days` computes several.
+    """Compute one date of a partition rollup, with its contract's Arrow schema.
 
-    `pieces` are ranges of the rollup's column `cut`, of which so many are computed `at_once`; `settled` are attempts
-    (run, number) of which the session's tables have some groups alone. Raises `ContractMismatchError` if it does not
-    give what the contract promises.
+    Parameters
+    ----------
+    pieces
+        Ranges of the rollup's column `cut`.
+    at_once
+        Number of pieces that are computed in parallel.
+    settled
+        Attempts (run, number) of which the session's tables have only some groups.
+
+    Raises `RollupError`, and `ContractMismatchError` if the result does not match the contract.
     """
     if rollup.in_a_row:
         return evaluate_days(ctx, rollup, day, day)
@@ -106,7 +113,7 @@ def evaluate_day(
     def piece(part: Range) -> pa.Table:
         return _evaluate(ctx, rollup, {**values, "first": pa.scalar(part[0]), "last": pa.scalar(part[1])})
 
-    _register_lookups(ctx, rollup)  # once, before pieces that share the session
+    _register_lookups(ctx, rollup)  # once, since the pieces share the session
     runs, attempts = ([one[place] for one in settled] for place in (0, 1))
     settled_rows = {"run": pa.array(runs, pa.string()), "attempt": pa.array(attempts, pa.int32())}
     replace_table(ctx, SETTLED, pa.table(settled_rows))
@@ -115,7 +122,7 @@ def evaluate_day(
 
 
 def evaluate_days(ctx: "SessionContext", rollup: "Rollup", first: date, last: date) -> pa.Table:
-    """Compute dates of a partition rollup that takes several in a row; as `evaluate_day` does."""
+    """Compute several consecutive dates of a partition rollup with `in_a_row`; see `evaluate_day`."""
     days = (last - first).days + 1
     return _evaluate(ctx, rollup, {**_of_day(first), "last": pa.scalar(last, pa.date32()), "days": pa.scalar(days)})
 
@@ -126,7 +133,7 @@ def _of_day(day: date) -> dict[str, Any]:
 
 
 def evaluate_runs(ctx: "SessionContext", rollup: "Rollup", runs: dict[str, date]) -> pa.Table:
-    """Compute whole runs of a run rollup; `runs` gives each run's output date. Raises as `evaluate_day`."""
+    """Compute whole runs of a run rollup. `runs` are their output dates, by run. Raises as `evaluate_day`."""
     affected = pa.table({"run": pa.array(list(runs), pa.string()), "date": pa.array(list(runs.values()), pa.date32())})
     replace_table(ctx, AFFECTED, affected)
     return _evaluate(ctx, rollup, {})
@@ -144,7 +151,7 @@ def _evaluate(ctx: "SessionContext", rollup: "Rollup", values: dict[str, Any]) -
         rows = rollup.transform.rows(ctx, {**rollup.parameters, **values})
     except RanklakeError:
         raise
-    except Exception as error:  # DataFusion raises plain Exception, such as for a number that fits no type
+    except Exception as error:  # DataFusion raises Exception, for example for a number that is too large
         message = f"cannot be computed: {' '.join(str(error).split())[:_LONGEST]}"
         hint = "an input has a value that no job records: find it, and have a check of its contract take it out"
         raise RollupError(message, where=f"rollup {rollup.name} of {values.get('date', 'runs')}", hint=hint) from error

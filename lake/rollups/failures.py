@@ -1,7 +1,7 @@
-"""The failure library: signatures of findings and log lines, each with a cause, its confidence and what to do.
+"""The failure library: signatures of findings and log lines, each with a cause, a confidence and a fix.
 
-Patterns are texts, not regular expressions: the parts of one stand in a line in their order, with anything between.
-Matching takes time in proportion to the line, and SQL can do the same with ``ILIKE``.
+A pattern is a text, not a regular expression. ``*`` in a pattern matches any text. So matching takes linear time, and
+SQL can do the same with ``ILIKE``.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,10 +16,10 @@ from ranklake.operator_files import OperatorFile
 _FILE: Final = "failures.yaml"
 CONFIDENCES: Final = ("high", "medium", "low")
 SHARED: Final = "shared-place"
-"""The cause of an incident of hosts that share a switch or rack, which no single finding points to."""
+"""The cause of an incident of several hosts that share a switch or rack. No single finding has this cause."""
 RESUME: Final = "resume from the last good checkpoint"
 CRASH: Final = "crash"
-"""The cause that only says that there was an exception: whatever a log line says of it comes before."""
+"""The cause for any exception. A more specific cause from a log line comes before it."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Signature:
     other: str = ""
 
     def remedy(self, resume: str = RESUME, run: str = "RUN") -> str:
-        """Return what to do first, given what a run can go on from, and its name; by default without knowing.
+        """Return the fix, with the name of the run and how it can be resumed.
 
         >>> library()["disk-full"].remedy("begin again")
         'Delete old checkpoints and caches, or write elsewhere; then begin again.'
@@ -43,7 +43,7 @@ class Signature:
         return self.fix.replace("{resume}", resume).replace("`ranklake show RUN`", f"`ranklake show {run}`")
 
     def matches(self, line: str) -> bool:
-        """Whether a line has one of the patterns, in capitals or not.
+        """Whether a line matches one of the patterns, in upper or lower case.
 
         >>> library()["disk-full"].matches("OSError: [Errno 28] no space left on device")
         True
@@ -64,7 +64,7 @@ def _matches_pattern(folded: str, pattern: str) -> bool:
 
 @cache
 def library_text() -> str:
-    """Return the text of the library, for digests of what is made with it."""
+    """Return the text of the library, which enters the digests of rollups that use it."""
     return files(__package__).joinpath(_FILE).read_text(encoding="utf-8")
 
 
@@ -77,31 +77,38 @@ def library() -> Mapping[str, Signature]:
 
 
 def causes_of(detectors: Mapping[str, Any], runbooks: Iterable[str | None], lines: Iterable[str] = ()) -> list[str]:
-    """Return names of signatures that findings and log lines point to, the likeliest first.
+    """Return the names of signatures that match findings or log lines, the most likely first.
 
-    Those with more signs come first: a log line counts as much as findings of a detector; then the more confident, then
-    that of the worst finding, then that of the first one. A batch that makes the loss jump makes the gradients of its
-    step jump, too: of findings that begin together, the one whose signature stands first in the file is the cause. That
-    there was an exception comes after what a log line says of it.
+    The order is, in descending importance:
+
+    1. `CRASH` comes last if log lines match a more specific signature.
+    2. Signatures that match both findings and log lines come before those that match only one of them.
+    3. Signatures with a higher confidence come first.
+    4. Signatures with the more severe, then the earlier finding come first.
+    5. Signatures come in the order of the file. For example, a bad batch raises the loss and the gradients of one step;
+       the file has the cause of the loss first.
 
     Parameters
     ----------
     detectors
-        Those with findings, each of which points to its runbook, and what orders them: the rank of the severity and
-        the begin, the least first.
+        Sort key (index of the severity, start) by detector, for detectors with findings.
     runbooks
-        Of findings: rows of older versions may name others.
+        Runbooks of the findings, which may be from older versions of detectors.
     lines
         Log lines.
     """
-    named, texts = set(runbooks), list(lines)
+    finding_runbooks, texts = set(runbooks), list(lines)
     logged = {name for name, signature in library().items() if any(map(signature.matches, texts))}
     keys: dict[str, tuple[object, ...]] = {}
-    for place, (name, signature) in enumerate(library().items()):
-        weights = [detectors[each.name] for each in DETECTORS if each.runbook == name and each.name in detectors]
-        count = bool(weights or name in named) + (name in logged)
+    for index, (name, signature) in enumerate(library().items()):
+        weights = [
+            detectors[detector.name]
+            for detector in DETECTORS
+            if detector.runbook == name and detector.name in detectors
+        ]
+        count = bool(weights or name in finding_runbooks) + (name in logged)
         if count:
-            sureness = CONFIDENCES.index(signature.confidence)
+            confidence = CONFIDENCES.index(signature.confidence)
             is_generic = name == CRASH and bool(logged - {CRASH})
-            keys[name] = (is_generic, -count, sureness, not weights, *sorted(weights)[:1], place)
+            keys[name] = (is_generic, -count, confidence, not weights, *sorted(weights)[:1], index)
     return sorted(keys, key=keys.__getitem__)

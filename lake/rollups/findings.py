@@ -1,7 +1,7 @@
-"""Findings: what detectors say of tables, as rows of ``run_findings`` and ``node_findings``.
+"""Runs detectors on tables; their findings are the rows of ``run_findings`` and ``node_findings``.
 
-Each detector gets the rows of one subject at a time, in order, as numpy arrays. One that raises, or takes longer than
-it may, has no finding there: it is logged, a finding ``detector_failed`` says so, and the others go on.
+Each detector gets the rows of one subject at a time, in order, as NumPy arrays. If a detector raises an error or
+exceeds its time limit, the error is logged, the result is a finding ``detector_failed``, and other detectors continue.
 """
 
 import hashlib
@@ -38,9 +38,9 @@ LOGGER: Final = logging.getLogger(__name__)
 FAILED: Final = "detector_failed"
 SUBJECT: Final = ("run", "attempt", "rank", "host", "device_uuid")
 MOST_A_SERIES: Final = 100
-"""Findings of a detector in a series that are kept, the first ones: a thousandth says nothing that these do not."""
+"""Most findings of a detector in a series; later ones are dropped, since many findings add no information."""
 MOST_DETECTIONS: Final = 100_000
-"""Of a detector in a series that are looked at: one that never ends must not fill the memory."""
+"""Most detections that are read from a detector in a series, so that an endless detector cannot fill the memory."""
 LIMIT_S: Final = 60.0
 _SECOND: Final = 1_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,13 +57,13 @@ class Findings:
     Attributes
     ----------
     table
-        That it computes.
+        Name of the computed table.
     detectors
-        Whose findings.
+        Detectors to run.
     within
-        Condition in SQL, on each table that is read, for the rows of what is computed.
+        SQL condition that selects the input rows of the dates or runs to compute.
     limit_s
-        CPU seconds that a detector may take for a series. One that takes longer sees no further series this time.
+        CPU seconds that a detector may take for a series. A detector that exceeds it gets no further series.
     """
 
     table: str
@@ -73,16 +73,16 @@ class Findings:
 
     @property
     def source(self) -> str:
-        """Text of all that is computed with: the declarations, and the modules of the algorithms."""
-        modules = {each.find.__module__ for each in self.detectors} | {__name__}
+        """Text of the detectors' declarations and of all modules that compute findings."""
+        modules = {detector.find.__module__ for detector in self.detectors} | {__name__}
         texts = [inspect.getsource(sys.modules[name]) for name in sorted(modules)]
-        # all of them, whichever were imported: another process must come to the same digest
+        # all algorithms, not only the imported ones, so that each process computes the same digest
         algorithms = sorted(files("ranklake.detection").iterdir(), key=lambda file: file.name)
         texts += [file.read_text(encoding="utf-8") for file in algorithms if file.name.endswith(".py")]
         return "\n".join([*map(_declaration, self.detectors), *texts])
 
     def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
-        """Return the findings of the affected runs, or those that begin on the dates from ``date`` to ``last``."""
+        """Return the findings of the affected runs, or the findings that begin on the dates ``date`` to ``last``."""
         now = datetime.now(UTC)
         with Deadline(self.limit_s) as deadline:
             guard = _Guard(deadline, self.limit_s)
@@ -99,8 +99,8 @@ class Findings:
             _within_attempts(ctx, rows)
         injected = {}
         if any(row["run"] for row in rows):
-            named = ctx.sql(_INJECTED).to_arrow_table().to_pylist()
-            injected = {(row["run"], row["attempt"]): row["injected"] for row in named}
+            attempts = ctx.sql(_INJECTED).to_arrow_table().to_pylist()
+            injected = {(row["run"], row["attempt"]): row["injected"] for row in attempts}
         for row in rows:
             row["injected"] = injected.get((row["run"], row["attempt"]))
         return pa.Table.from_pylist(rows, schema=arrow_schema(contract(self.table)))
@@ -122,7 +122,10 @@ class Findings:
 
 
 def _within_attempts(ctx: "SessionContext", rows: list[dict[str, Any]]) -> None:
-    """Keep findings within their attempt: what was found by the day began with it, and what is over lasts no more."""
+    """Limit the times of findings to those of their attempt.
+
+    A finding from daily data starts no earlier than its attempt. A finding of an attempt that is over ends no later.
+    """
     spans = {(row["run"], row["attempt"]): row for row in ctx.sql(_SPANS).to_arrow_table().to_pylist()}
     for row in rows:
         span = spans.get((row["run"], row["attempt"]))
@@ -137,37 +140,37 @@ def _within_attempts(ctx: "SessionContext", rows: list[dict[str, Any]]) -> None:
 
 
 def _group_by_input(detectors: Iterable[Detector]) -> list[list[Detector]]:
-    """Return the detectors that read the same rows together: those are read once."""
+    """Group the detectors that read the same rows, so that these are read once."""
     groups: dict[tuple[Any, ...], list[Detector]] = {}
-    for each in detectors:
-        groups.setdefault((each.table, each.where, each.grain, each.order), []).append(each)
+    for detector in detectors:
+        groups.setdefault((detector.table, detector.where, detector.grain, detector.order), []).append(detector)
     return list(groups.values())
 
 
 def read_series(
     ctx: "SessionContext", detectors: Sequence[Detector], within: str, values: Mapping[str, Any]
 ) -> Iterator[Series]:
-    """Yield what detectors of the same rows read, one series after the other, by grain.
+    """Read the input of detectors that read the same rows; yield one series per subject, ordered by the grain.
 
     Parameters
     ----------
     within
-        Condition in SQL for the rows.
+        SQL condition for the rows.
     values
-        Of its ``$names``.
+        Values of the condition's ``$name`` placeholders.
     """
     detector = detectors[0]
-    columns = [name for each in detectors for name in each.columns]
+    columns = [name for other in detectors for name in other.columns]
     names = list(dict.fromkeys((*detector.grain, *detector.order, *columns)))
-    conditions = " AND ".join(f"({each})" for each in (within, detector.where) if each)
+    conditions = " AND ".join(f"({condition})" for condition in (within, detector.where) if condition)
     order = ", ".join((*detector.grain, *detector.order))
-    chosen = ", ".join(f'"{name}"' for name in names)
-    sql = f"SELECT {chosen} FROM {detector.table} WHERE {conditions} ORDER BY {order}"  # noqa: S608 - ours
+    quoted_names = ", ".join(f'"{name}"' for name in names)
+    sql = f"SELECT {quoted_names} FROM {detector.table} WHERE {conditions} ORDER BY {order}"  # noqa: S608 - ours
     yield from split(ctx.sql(sql, param_values=dict(values)).to_arrow_table(), detector.grain)
 
 
 def split(rows: pa.Table, grain: Sequence[str]) -> Iterator[Series]:
-    """Yield rows, which are ordered by the grain, as one series for each of its values."""
+    """Split rows that are ordered by the grain into one series per subject."""
     if not rows.num_rows:
         return
     columns = {name: _array(rows[name]) for name in rows.column_names}
@@ -191,7 +194,7 @@ def _array(column: pa.ChunkedArray) -> np.ndarray[Any, Any]:
 def _plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     kind = column.type
     if pa.types.is_timestamp(kind):
-        # what is of no time is as early as there is: no detector takes it for the latest
+        # a row without a time gets the earliest one, so that no detector takes it for the latest row
         return pc.fill_null(column.cast(pa.int64()), 0)
     if pa.types.is_date(kind):
         return column.cast(pa.timestamp("us")).cast(pa.int64())
@@ -199,21 +202,21 @@ def _plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column.cast(pa.int8()).cast(pa.float64())
     if pa.types.is_integer(kind) and not column.null_count:
         return column.cast(pa.int64())
-    # beyond 2^53 the nearest float does: detectors compare sizes
+    # integers beyond 2^53 are rounded, which is precise enough for detectors
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     return column.cast(pa.float64(), safe=False) if is_number else column
 
 
 @dataclass
 class _Guard:
-    """Runs detectors so that the faults of one are its own."""
+    """Runs detectors with a time limit, and converts their errors to findings."""
 
     deadline: Deadline
     limit_s: float
     endless: set[str] = field(default_factory=set)
 
     def detections(self, detector: Detector, series: Series, thresholds: Mapping[str, float]) -> list[Detection]:
-        """Return what a detector says of a series, with its cool-down; else that it failed, or did not end."""
+        """Return the detections of a series after the cool-down, or one detection that says how the detector failed."""
         if detector.name in self.endless:
             return [_detector_failure(detector, series, "is not asked again, since it did not end before")]
         try:
@@ -242,25 +245,25 @@ def _detector_failure(detector: Detector, series: Series, how: str) -> Detection
 
 
 def apply_cooldown(detections: Iterable[Detection], cooldown_s: float, min_effect: float) -> list[Detection]:
-    """Return detections in order, those within the cool-down of one before them as part of it.
+    """Return detections in order of time; a detection within the cool-down after another one is merged with it.
 
-    The first keeps its start and gets the latest end, and the figures of the one with the largest effect. An effect
-    below the least one is left out; no effect is none to go by.
+    The merged detection has the first start, the latest end, and the other values of the detection with the largest
+    effect. Detections with an effect below `min_effect` are dropped. Detections without an effect are kept.
     """
-    last: dict[tuple[Any, ...], int] = {}
-    kept: list[Detection] = []
-    for detection in sorted(detections, key=lambda each: (each.start, each.step or 0)):
+    last_index: dict[tuple[Any, ...], int] = {}
+    result: list[Detection] = []
+    for detection in sorted(detections, key=lambda detection: (detection.start, detection.step or 0)):
         if detection.effect is not None and abs(detection.effect) < min_effect:
             continue
         key = tuple(detection.subject.get(name) for name in SUBJECT)
-        place = last.get(key)
-        before = None if place is None else kept[place]
-        if before is not None and place is not None and _is_near(before, detection, cooldown_s):
-            kept[place] = _merge(before, detection)
+        index = last_index.get(key)
+        before = None if index is None else result[index]
+        if before is not None and index is not None and _is_near(before, detection, cooldown_s):
+            result[index] = _merge(before, detection)
             continue
-        last[key] = len(kept)
-        kept.append(detection)
-    return kept
+        last_index[key] = len(result)
+        result.append(detection)
+    return result
 
 
 def _is_near(before: Detection, after: Detection, cooldown_s: float) -> bool:
@@ -268,7 +271,7 @@ def _is_near(before: Detection, after: Detection, cooldown_s: float) -> bool:
 
 
 def _merge(first: Detection, other: Detection) -> Detection:
-    worst = max(first, other, key=lambda each: abs(each.effect or 0))
+    worst = max(first, other, key=lambda detection: abs(detection.effect or 0))
     ends = (first.end, other.end)
     steps = [step for step in (first.end_step, other.end_step, other.step) if step is not None]
     evidence = {**worst.evidence, "times": int(first.evidence.get("times", 1)) + 1}
@@ -285,16 +288,16 @@ def _merge(first: Detection, other: Detection) -> Detection:
 
 
 def finding(detector: Detector, series: Series, detection: Detection, now: datetime) -> dict[str, Any]:
-    """Return the row of a detection."""
+    """Return a detection as a row of the findings' table."""
     subject = {name: {**series.subject, **detection.subject}.get(name) for name in SUBJECT}
     name = detection.evidence.get("detector", detector.name)
     start = _moment(detection.start)
     end = None if detection.end is None else _moment(max(detection.start, detection.end))
     metric = detection.evidence.get("metric")
     parts = (name, detector.name, *subject.values(), detection.start, *(() if metric is None else (metric,)))
-    key = "\n".join(map(str, parts))
+    identity = "\n".join(map(str, parts))
     row: dict[str, Any] = {
-        "finding_id": hashlib.sha256(key.encode()).hexdigest()[:16],
+        "finding_id": hashlib.sha256(identity.encode()).hexdigest()[:16],
         "detector": name,
         "severity": detection.severity or detector.severity,
         **subject,
@@ -302,11 +305,9 @@ def finding(detector: Detector, series: Series, detection: Detection, now: datet
         "end_step": detection.end_step,
         "start_ts": start,
         "end_ts": end,
-        **{each: _finite(getattr(detection, each)) for each in ("value", "baseline", "effect")},
+        **{number: _finite(getattr(detection, number)) for number in ("value", "baseline", "effect")},
         "message": _message(detection.message, subject, start),
-        "evidence": json.dumps(
-            {each: _json_value(value) for each, value in detection.evidence.items()}, sort_keys=True
-        ),
+        "evidence": json.dumps({key: _json_value(value) for key, value in detection.evidence.items()}, sort_keys=True),
         "runbook": FAILED.replace("_", "-") if name == FAILED else detector.runbook,
         "computed_ts": now,
         "date": start.date(),
@@ -324,7 +325,7 @@ _SUBJECT: Final = re.compile(r" \([^()]*since \d{4}-\d\d-\d\d \d\d:\d\d UTC\)$")
 
 
 def short_message(message: str) -> str:
-    """Return a finding's message without its run, attempt, rank and beginning, which stand beside it.
+    """Return a finding's message without its run, attempt, rank and start, for output that shows them separately.
 
     >>> short_message("The loss is NaN (run a, attempt 0, since 2026-03-01 12:00 UTC)")
     'The loss is NaN'
@@ -350,7 +351,7 @@ def _fill_sql(sql: str, row: Mapping[str, Any], metric: object) -> str:
 
 
 def _moment(us: int) -> datetime:
-    # a clock may say any year; a day is left at either end for what is reckoned with it
+    # A wrong clock may give any year. One day is left at both ends, so that adding a time cannot overflow.
     return _EPOCH + timedelta(microseconds=min(max(int(us), _EARLIEST_US), _LATEST_US))
 
 
@@ -376,14 +377,15 @@ _SQL: Final = SqlBody("node_findings")
 
 @dataclass(frozen=True)
 class NodeFindings(Findings):
-    """Minutes of all devices and hosts in one pass over the samples, then each detector over its own.
+    """The body of the rollup ``node_findings``.
 
-    A detector reads what the SQL gives under its name, whatever table it is declared to watch.
+    One SQL query computes the minutes of all devices and hosts that may have a fault, in one pass over the samples.
+    Then each detector reads the query's rows under its name, in place of its declared table.
     """
 
     @property
     def source(self) -> str:
-        """Text of the SQL, and of all that findings are computed with."""
+        """Text of the SQL, of the detectors' declarations, and of all modules that compute findings."""
         modules = [inspect.getsource(module) for module in (sys.modules[__name__], devices, hosts)]
         return "\n".join([_SQL.source, super().source, *modules, repr(dict(xid_meanings()))])
 
@@ -391,12 +393,12 @@ class NodeFindings(Findings):
         """Return the findings of a date."""
         replace_table(ctx, _MINUTES, _SQL.rows(ctx, {name.replace(".", "_"): value for name, value in values.items()}))
         minutes = tuple(
-            replace(each, table=_MINUTES, columns=_COLUMNS, order=_ORDER, where=f"detector = '{each.name}'")
-            for each in self.detectors
+            replace(detector, table=_MINUTES, columns=_COLUMNS, order=_ORDER, where=f"detector = '{detector.name}'")
+            for detector in self.detectors
         )
         try:
             rows = Findings(self.table, minutes, "", self.limit_s).rows(ctx, values)
         finally:
             ctx.deregister_table(_MINUTES)
-        first = {name: place for place, name in reversed(list(enumerate(rows["finding_id"].to_pylist())))}
-        return rows.take(pa.array(sorted(first.values()), pa.int64()))  # a fault that was recorded twice is one
+        first_index = {name: index for index, name in reversed(list(enumerate(rows["finding_id"].to_pylist())))}
+        return rows.take(pa.array(sorted(first_index.values()), pa.int64()))  # drops faults that were recorded twice

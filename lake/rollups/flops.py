@@ -1,10 +1,10 @@
-"""FLOPs that a transformer spends on one training token, by published convention.
+"""FLOPs per training token of a transformer, by published conventions.
 
-A convention says what is counted: which parameters, whether attention is causal, which matrix products. Numbers of two
-conventions differ by several percent on the same run, so the convention's name stands with every number.
+A convention defines what is counted: which parameters, causal or full attention, which matrix products. Two conventions
+differ by several percent for the same run, so each number is shown with the name of its convention.
 
-Notation: N parameters, L layers, h model width, a attention width (heads times head size, h if not said), s sequence
-length, V vocabulary. All counts are forward plus backward; the backward pass does twice the forward's products.
+Notation: N parameters, L layers, h model width, a attention width (heads times head size; h if unknown), s sequence
+length, V vocabulary size. All counts are forward plus backward. The backward pass has twice the forward's products.
 """
 
 from collections.abc import Mapping
@@ -20,25 +20,25 @@ N_CONVENTIONS: Final = ("all", "without-input-embedding")
 
 
 class FlopsError(RanklakeError):
-    """FLOPs that cannot be counted from what was given."""
+    """FLOPs cannot be counted from the given values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What a convention may ask of a model; None is unknown.
+    """Sizes of a model that conventions use; None is unknown.
 
     Attributes
     ----------
     params
-        N, parameters, the input embedding included.
+        N, number of parameters, including the input embedding.
     active_params
-        Of a mixture of experts: the parameters that one token meets, input embedding included. They replace N.
+        For a mixture of experts, the parameters used for one token, including the input embedding. They replace N.
     input_embedding_params
-        Parameters of the input embedding alone; V·h where it is not given but V and h are.
+        Parameters of the input embedding; by default V·h, if both are known.
     layers, d_model, seq_len, vocab
         L, h, s, V.
     attention_width
-        Heads times head size, where that is not h.
+        Heads times head size, if different from h.
     flops_per_token
         Forward plus backward, counted by a tool such as torch's flop counter.
     """
@@ -56,18 +56,18 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """FLOPs of one token as a sum: each attribute is the factor of the quantity beside it.
+    """FLOPs of one token as a sum of terms. Each attribute is the factor of the quantity in its description.
 
     Attributes
     ----------
     n
-        N, under the chosen N convention. One pass costs 2·N.
+        N, under the given N convention. One pass costs 2·N.
     attention
-        L·a·s. Each of the two attention products costs 2·L·a·s a pass, if every position is met.
+        L·a·s. Each of the two attention products costs 2·L·a·s per pass with full attention.
     block
-        L·h². The matrices of a GPT block (attention 4·h², feed-forward 8·h²) cost 24·L·h² a pass.
+        L·h². The matrices of a GPT block (attention 4·h², feed-forward 8·h²) cost 24·L·h² per pass.
     logits
-        V·h. The last product costs 2·V·h a pass.
+        V·h. The last product costs 2·V·h per pass.
     counted
         `Model.flops_per_token`.
     """
@@ -80,7 +80,7 @@ class Terms:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Attributes of `Model` that must be known to evaluate this, in order."""
+        """Attributes of `Model` that the terms need, in order."""
         names: list[str] = ["params"] if self.n else []
         names += ["layers", "d_model"] if self.attention or self.block else []
         names += ["seq_len"] if self.attention else []
@@ -88,7 +88,7 @@ class Terms:
         return tuple(names + (["flops_per_token"] if self.counted else []))
 
     def of(self, model: Model, n: float) -> float:
-        """Evaluate for a model; what is not needed may be unknown."""
+        """Return the sum for a model. Sizes that no term needs may be unknown."""
         layers, width = float(model.layers or 0), float(model.d_model or 0)
         return (
             self.n * n
@@ -101,18 +101,18 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """One way to count.
+    """A convention for counting FLOPs.
 
     Attributes
     ----------
     name, formula, source
-        As shown beside every number.
+        Texts that are shown with every number.
     model
         Model FLOPs of one token.
     extra
-        What activation recomputation adds, by kind. A missing kind is not defined by this convention.
+        Additional FLOPs of activation recomputation, by kind. A missing kind is not defined by this convention.
     recompute
-        The recomputation that the source has in mind, taken where none is said.
+        Default kind of recomputation: the one that the source assumes.
     """
 
     name: str
@@ -130,11 +130,11 @@ class TokenFlops:
     Attributes
     ----------
     model
-        What the mathematics needs: the numerator of MFU.
+        FLOPs without recomputation: the numerator of MFU.
     hardware
-        With recomputed activations: the numerator of HFU. None where the convention does not define it.
+        FLOPs with recomputed activations: the numerator of HFU. None if the convention does not define it.
     convention, n_convention, recompute
-        What was counted; `n_convention` is empty where N does not enter.
+        How the FLOPs were counted; `n_convention` is empty if the convention does not use N.
     reason
         Why `hardware` is None.
     """
@@ -183,7 +183,7 @@ _ALL: Final = (
         formula="72·L·h²·(1 + s/6h + V/12Lh); with selective recomputation 72·L·h²·(1 + s/3h + V/12Lh)",
         source="Korthikanti et al. 2022, Reducing Activation Recomputation in Large Transformer Models, as printed",
         model=_MATRIX_PRODUCTS,
-        # Counting the two repeated products gives 4·L·a·s, as for `narayanan`; the paper prints s/3h, which is 12.
+        # The two recomputed products cost 4·L·a·s, as for `narayanan`; but the paper prints s/3h, which is 12·L·a·s.
         extra={"none": Terms(), "selective": Terms(attention=12), "full": Terms(block=24, attention=4)},
         recompute="selective",
     ),
@@ -226,16 +226,16 @@ def token_flops(
     Parameters
     ----------
     n_convention
-        Whether N counts the input embedding, which is looked up and not multiplied: ``all`` or
-        ``without-input-embedding``. Moves the result by up to 7 % on small models.
+        Whether N includes the input embedding, which is a lookup without products: ``all`` or
+        ``without-input-embedding``. The difference is up to 7 % for small models.
     recompute
-        Which activations the backward pass computes again: ``none``, ``selective`` (the attention products alone) or
-        ``full``; None takes the one that the convention's source has in mind.
+        Activations that the backward pass computes again: ``none``, ``selective`` (only the attention products) or
+        ``full``; None for the convention's default.
 
     Raises
     ------
     FlopsError
-        A value that the convention needs is not given, or contradicts it.
+        A value that the convention needs is missing or contradicts another one.
     """
     known = {"params": model.params if model.active_params is None else model.active_params}
     missing = [name for name in chosen.model.needs if known.get(name, getattr(model, name)) is None]
@@ -281,18 +281,18 @@ def _n(model: Model, n_convention: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Utilization:
-    """The result, with all that it hangs on.
+    """MFU and HFU, with the values from which they were computed.
 
     Attributes
     ----------
     mfu_ratio, hfu_ratio
-        Model and hardware FLOP/s over peak; None where unknown, and `reasons` says why.
+        Model and hardware FLOP/s divided by the peak; None if unknown, with the causes in `reasons`.
     model_flops_per_s, hardware_flops_per_s
-        Per device.
+        FLOP/s per device.
     peak_flops_per_s, peak_source
-        Per device, dense; where it is from.
+        Dense peak per device, and its source.
     flops
-        FLOPs of one token, and under which convention.
+        FLOPs of one token.
     """
 
     mfu_ratio: float | None
@@ -307,14 +307,14 @@ class Utilization:
 
 @dataclass(frozen=True, slots=True)
 class GivenPeak:
-    """A peak that the user states."""
+    """A peak FLOP/s of one device, from the user or from the table."""
 
     flops_per_s: float
     source: str = "given"
 
 
 def named_peak(device: str, dtype: str, form_factor: str | None = None) -> GivenPeak | str:
-    """Return the table's peak of a device and number format, or the reason why there is none."""
+    """Return the peak of a device and number format from the table, or the reason why it is unknown."""
     peak = find_peak(device, dtype, form_factor)
     if isinstance(peak, Peak):
         return GivenPeak(peak.flops_per_s, f"table: {peak.source}")
@@ -322,23 +322,23 @@ def named_peak(device: str, dtype: str, form_factor: str | None = None) -> Given
 
 
 def utilization(flops: TokenFlops, tokens_per_s: float, n_devices: int, peak: GivenPeak | str) -> Utilization:
-    """Divide what was done by what could have been.
+    """Compute MFU and HFU: FLOP/s per device divided by the peak.
 
     Parameters
     ----------
     tokens_per_s
-        Of all devices together, measured over whole steps.
+        Tokens per second of all devices together, measured over complete steps.
     peak
-        Of one device; a text is the reason why it is unknown.
+        Peak of one device; a text is the reason why it is unknown.
     """
     rate = tokens_per_s / n_devices
-    done = flops.model * rate
-    spent = None if flops.hardware is None else flops.hardware * rate
+    model_rate = flops.model * rate
+    hardware_rate = None if flops.hardware is None else flops.hardware * rate
     reasons = tuple(reason for reason in (peak if isinstance(peak, str) else "", flops.reason) if reason)
     if isinstance(peak, str):
-        return Utilization(None, None, done, spent, None, "", flops, reasons)
-    hfu = None if spent is None else spent / peak.flops_per_s
-    mfu = done / peak.flops_per_s
+        return Utilization(None, None, model_rate, hardware_rate, None, "", flops, reasons)
+    hfu = None if hardware_rate is None else hardware_rate / peak.flops_per_s
+    mfu = model_rate / peak.flops_per_s
     if max(mfu, hfu or 0) > 1:
         reasons = (*reasons, "more than the peak was done: it is of another device or number format")
-    return Utilization(mfu, hfu, done, spent, peak.flops_per_s, peak.source, flops, reasons)
+    return Utilization(mfu, hfu, model_rate, hardware_rate, peak.flops_per_s, peak.source, flops, reasons)

@@ -1,12 +1,13 @@
-"""Cloud bills in FOCUS (FinOps Open Cost and Usage Specification, 1.0 to 1.3): hourly prices of devices, by date.
+"""Reads cloud bills in FOCUS (FinOps Open Cost and Usage Specification, 1.0 to 1.3) and computes hourly device prices.
 
-A bill has a row for each charge and period. A device's price is the effective cost of usage of instances that have it,
-amortized commitments included, divided by device-hours. The instance type comes from ``SkuPriceDetails`` (1.2), else
-from the provider's descriptions of the SKU; ``instance_types.csv`` lists the devices of each type, and an operator's
-file adds to it. Unused commitments, taxes, credits and purchases make no price: they are summed apart.
+A bill has a row for each charge and period. The price of a device is the effective cost of its instances' usage,
+including amortized commitments, divided by device-hours. The instance type is taken from ``SkuPriceDetails`` (1.2), or
+else from the provider's descriptions of the SKU. ``instance_types.csv`` lists the devices of each type, and an
+operator's file adds to it. Unused commitments, taxes, credits and purchases do not enter prices; their costs are summed
+up separately.
 
-Devices of an instance type: AWS Batch's list of GPU types and EC2's pages of accelerated computing, Azure's pages of
-the ND and NC series, Google Cloud's page of GPU machine types.
+Sources of ``instance_types.csv``: AWS Batch's list of GPU types and EC2's pages of accelerated computing, Azure's pages
+of the ND and NC series, Google Cloud's page of GPU machine types.
 """
 
 import csv
@@ -47,7 +48,7 @@ _LARGEST: Final = Decimal("1e15")
 
 
 class BillError(RanklakeError):
-    """A bill, or a list of instance types, that cannot be used."""
+    """An invalid bill or list of instance types."""
 
 
 @dataclass
@@ -57,9 +58,9 @@ class BilledPrices:
     Attributes
     ----------
     lines
-        Rows of a price table, by its columns and ``note``.
+        Rows of a price table, with its columns and ``note``.
     charges, priced
-        Number of rows of the bill, and of those that prices are made of.
+        Number of rows of the bill, and of the rows that enter prices.
     left_out
         Effective cost of the other rows, by reason and currency.
     """
@@ -77,9 +78,9 @@ class _Sum:
 
 
 def instance_types(path: str = "") -> dict[str, tuple[str, int]]:
-    """Return name and number of devices by instance type: the package's list, and an operator's file on top.
+    """Return name and number of devices by instance type.
 
-    Raises `BillError`.
+    The types are from the package's list and an operator's file, which takes precedence. Raises `BillError`.
     """
     packaged = files("ranklake.lake.rollups").joinpath("instance_types.csv").read_text(encoding="utf-8")
     types = dict(_types(packaged, "instance_types.csv"))
@@ -95,9 +96,16 @@ def instance_types(path: str = "") -> dict[str, tuple[str, int]]:
 
 
 def billed_prices(paths: list[str], types: Mapping[str, tuple[str, int]], pool_tag: str = "") -> BilledPrices:
-    """Return hourly prices of devices by bills; `pool_tag` is the tag that holds the name of a device's pool.
+    """Compute hourly prices of devices from bills.
 
-    Raises `BillError` for a file that is no bill in FOCUS, and where two currencies price one device on one date.
+    Parameters
+    ----------
+    types
+        Name and number of devices by instance type.
+    pool_tag
+        Key of the tag with the name of a device's pool; empty for no pools.
+
+    Raises `BillError` for a file that is no FOCUS bill, and for a device with two currencies on one date.
     """
     result = BilledPrices()
     sums: dict[tuple[str, str, str, date], _Sum] = {}
@@ -132,7 +140,7 @@ def _usage(
     pattern: "re.Pattern[str]",
     devices_by_name: Mapping[str, tuple[str, int]],
 ) -> tuple[str, tuple[str, Decimal, list[date]] | None]:
-    """Return no reason, and the device, device-hours and dates of a row; else why it makes no price, and None."""
+    """Return an empty text and the device, device-hours and dates of a row, or the reason to leave it out and None."""
     if row["ChargeCategory"].lower() != "usage":
         return row["ChargeCategory"].lower() or "no category", None
     devices = _devices(row, pattern, devices_by_name)
@@ -157,7 +165,7 @@ def _devices(
 
 
 def _hours(row: Mapping[str, str]) -> Decimal | None:
-    """Return the hours that a row's instances were used; None where no quantity is a time."""
+    """Return the usage of a row in instance-hours; None if no quantity is a time."""
     for quantity, unit in _QUANTITIES:
         units_per_hour, amount = _UNITS_PER_HOUR.get(row[unit].strip().lower()), _decimal(row[quantity])
         if units_per_hour and amount is not None and amount > 0:
@@ -166,7 +174,7 @@ def _hours(row: Mapping[str, str]) -> Decimal | None:
 
 
 def _dates(begin: str, end: str) -> list[date]:
-    """Return the UTC dates that a charge's period touches; empty if it is no period of at most a year."""
+    """Return the UTC dates of a charge's period; empty if the period is invalid or longer than a year."""
     first, last = _moment(begin), _moment(end)
     if first is None or last is None or not first < last <= first + timedelta(days=_LONGEST_DAYS):
         return []
@@ -175,7 +183,7 @@ def _dates(begin: str, end: str) -> list[date]:
 
 
 def _lines(sums: Mapping[tuple[str, str, str, date], _Sum]) -> Iterator[dict[str, str]]:
-    """Yield the lines of a price table; consecutive dates of one price are one line."""
+    """Yield the lines of a price table; consecutive dates with the same price are one line."""
     periods: list[tuple[tuple[str, str, str, Decimal], date, date]] = []
     for (device, pool, currency, day), total in sorted(sums.items()):
         if total.hours <= 0 or total.cost < 0:
@@ -200,7 +208,7 @@ def _refuse_two_currencies(sums: Mapping[tuple[str, str, str, date], _Sum]) -> N
 
 
 def _rows(path: str) -> Iterator[dict[str, str]]:
-    """Yield the rows of a bill: the columns that are used, as text. Raises `BillError`."""
+    """Yield the rows of a bill with the used columns, as text. Raises `BillError`."""
     try:
         with Path(path).open("rb") as raw:
             is_parquet, is_gzip = raw.read(4) == b"PAR1", False
@@ -265,7 +273,7 @@ def _tag(tags: str, key: str) -> str:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """Return a cell's JSON object, or its list of pairs as one; empty for all else."""
+    """Parse a cell with a JSON object or a list of pairs; empty for anything else."""
     try:
         value = json.loads(text) if text else {}
     except (ValueError, RecursionError):

@@ -1,12 +1,10 @@
--- grain    one row per run and attempt, on the UTC date on which the run began; rows of one run meet end to end
--- inputs   goodput_daily, where wall time is taken apart, and events, spans, runs and step_rollup of the runs to compute
---          (affected_runs)
--- formula  sums over goodput_daily; no goodput where no step was timed. Checkpoints saved: what rank 0 tells of them as events, as spans, or as time in steps,
---          whichever is most.
--- status   failed: a failure event of a main thread, or a run_end that is an error; else preempted: every rank was told to
---          end; else interrupted: somebody pressed Ctrl-C; else finished: a run_end; else abandoned: an abandoned event, a rank that ended of a signal, or a later
---          attempt; else imported: no rank of it ever ran beside capture, and the files that it came from say nothing of
---          its end; else running, as far as known
+-- grain    one row per run and attempt, on the UTC date on which the run began; the rows of a run are contiguous in time
+-- inputs   goodput_daily (which divides wall time), events, spans, runs and step_rollup of the runs to compute (affected_runs)
+-- formula  Sums over goodput_daily. There is no goodput if no step has a time. Checkpoints saved: the number by rank 0's events,
+--          spans, or times in steps, whichever is largest.
+-- status   The first that applies: failed (a failure event of a main thread, or a run_end with an error), preempted (every rank
+--          was told to end), interrupted (Ctrl-C), finished (a run_end), abandoned (an abandoned event, a rank that ended by a
+--          signal, or a later attempt), imported (no rank ran with capture, and the imported files have no end), running
 WITH told AS (
     SELECT
         events.run, events.attempt,

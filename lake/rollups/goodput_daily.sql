@@ -1,36 +1,33 @@
--- grain    one row per run, attempt, UTC date, epoch and part of a start; rows of one run meet end to end
--- inputs   step_rollup, run_epochs, spans, events, runs and attempt_facts of the runs to compute (affected_runs), whatever their
---          dates
--- formula  Wall time of the attempt, cut at every boundary of every interval; each piece goes to the first of the kinds below
---          that covers it, so that the kinds add up to wall time to the nanosecond. The timeline is rank 0's, which as a rule
---          saves the checkpoints (step_rollup says what stands in where rank 0 recorded nothing). Kinds as in Google's
---          ML goodput measurement (2024).
---              1 checkpoint, 2 evaluation   what the step's own columns say, laid at the step's end
---              3 init, restart, 4 stall     what a step took beyond $hang_factor medians: of the first step it is the start
---                                           (compilation), of a later one a hang, if it is longer than $stall_s seconds
---              5 lost work, 6 productive    steps; lost if a later attempt began at or before that step again
+-- grain    one row per run, attempt, UTC date, epoch and part of a start; the rows of a run are contiguous in time
+-- inputs   step_rollup, run_epochs, spans, events, runs and attempt_facts of the runs to compute (affected_runs), of all dates
+-- formula  The wall time of the attempt is cut at the ends of all intervals. Each piece gets the first of the kinds below that
+--          covers it, so the kinds add up to wall time exactly, in nanoseconds. The timeline is rank 0's, which usually saves
+--          the checkpoints (see step_rollup for steps without rank 0). The kinds are those of Google's ML goodput measurement
+--          (2024).
+--              1 checkpoint, 2 evaluation   times in the step's own columns, placed at the step's end
+--              3 init, restart, 4 stall     the time of a step beyond $hang_factor medians: a start (compilation) for the first
+--                                           step, a hang for a later one if it is longer than $stall_s seconds
+--              5 lost work, 6 productive    steps; lost if a later attempt began at or before the step again
 --              7 checkpoint, 8 evaluation   spans and events between steps
---              9 init, restart              until the first step; of a restart also since the attempt before was last seen,
---                                           which is downtime
---             10 stall                      what is left in one piece of more than $stall_s seconds
---             11 unattributed               what is left
---          A run that tells its start by a span ``init`` (kind phase, outside of steps), as imported logs do, begins with
---          that span and starts as long as it lasts; its spans ``train`` are productive, too. Such a run's own intervals go
---          before what its steps' lengths let infer: kind 3 is that span, checkpoints and evaluations are kinds 1 and 2, and
---          steps are productive only where the run tells no spans ``train``. Evaluations of which only the end is known,
---          ``staging`` of data, and steps under way when a log ended that tells one line for several, are spans of kind phase,
---          too, and
---             12 unattributed               however long they are. So is all that follows the first step of an attempt of
---                                           which no step was timed, as where metrics were logged by step alone: untimed.
---                                           So is all of an imported attempt that tells neither steps nor spans ``train``
---          Pieces of init and restart go by part: to what rank 0's spans ``init/<part>`` say, the one that begins last before
---          others, those that are sampled (stream ``sampled``) last. An attempt begins with the first of these spans.
---          What no span covers is ``downtime`` before the attempt itself began, ``first_step`` within it, else ``unexplained``.
---          An imported profiler trace (event ``profiler_trace``) shows a part of a run: it begins and ends with its events, and
---          what its steps do not cover is unattributed, not a start.
---          Then the pieces are cut at midnight (UTC) and where epochs begin. A step counts where it began. Whole days in
---          which no piece begins or ends are quiet: of more than $quiet_days in a row all are one row, on the first of them.
---
+--              9 init, restart              time until the first step; for a restart, also downtime since the last record of the
+--                                           previous attempt
+--             10 stall                      other pieces longer than $stall_s seconds
+--             11 unattributed               all other time
+--          A run with a span ``init`` (kind phase, outside of steps), as in imported logs, begins with this span, and its start
+--          ends with it. Its spans ``train`` are productive, too. In such a run, recorded intervals take precedence over those
+--          inferred from step times: kind 3 is the span, checkpoints and evaluations are kinds 1 and 2, and steps are
+--          productive only without spans ``train``. Evaluations with only an end, ``staging`` of data, and steps that had not
+--          ended when a log with one line for several steps ended are spans of kind phase, too, and
+--             12 unattributed               of any length. So is all time after the first step of an attempt without step times,
+--                                           such as one with only metrics by step (untimed), and all time of an imported attempt
+--                                           without steps and spans ``train``
+--          Pieces of init and restart have a part: rank 0's span ``init/<part>``, of several the one that begins last, with
+--          sampled ones (stream ``sampled``) last. An attempt begins with the first of these spans. Without a span, the part is
+--          ``downtime`` before the attempt, ``first_step`` within the first step, else ``unexplained``.
+--          An imported profiler trace (event ``profiler_trace``) has a section of a run. It begins and ends with its events, and
+--          time without steps is unattributed, not a start.
+--          Finally, pieces are cut at midnight (UTC) and at the begin of epochs. A step counts on the date on which it began.
+--          Days in which no piece begins or ends are quiet: more than $quiet_days consecutive ones are one row, on the first.
 -- into timeline: the steps of rank 0; of an attempt that timed steps no others, such as one whose block raised
 SELECT
     step_rollup.run, step_rollup.attempt, step,

@@ -1,19 +1,19 @@
--- grain    one row per hour (UTC), device (or MIG instance) and holder that samples name; samples without a device's identity are left out
--- inputs   gpu_samples of the date, and the last ones before it; events (XIDs) of the date; attempt_facts of attempts that began up to it, for the holder's cluster and pool
--- formula  A sample speaks for the time since the one before it, at most $max_interval_s: sums of value x time over sums of time.
---          Energy is the growth of the device's counter between neighbouring samples; where it fell (a driver was loaded
---          anew), or a gap lies between, nothing is known of it. Without a counter it is power x time. Whole microseconds,
---          millionths and millijoules are added up, so that no order of the rows changes a digit.
---          Ordering a day's samples costs several times what adding them up does, so only devices whose day is irregular are
---          put into order (again). A day is regular if each process that sampled the device did so in its turn and told the
---          time since its last sample, if these times leave no gap between first and last, and if the energy grew. A counter
---          that starts again within an hour falls below the hour's first value, unless that was less than $max_watts draw
---          in $max_interval_s: then the day is irregular, too.
---          No sum leaves 64 bits. A regular day tells at most 25 hours, and an irregular one the time between its samples:
---          9*10^10 us times 10^6 millionths, or times 10^3 * $max_watts / 10^3 uJ. Counters end at 10^12 J (kilowatts for
---          thirty years) and 10^9 errors; a regular one only grows, and what an irregular one grows by between two samples
---          is at most $max_interval_s * $max_watts J, or 10^9 errors: billions of samples of an hour would be needed.
---
+-- grain    one row per hour (UTC), device (or MIG instance) and run in the samples; samples without a device's identity are left out
+-- inputs   gpu_samples of the date, and the last samples before it; events (XIDs) of the date; attempt_facts of attempts that
+--          began up to the date, for the run's cluster and pool
+-- formula  A sample represents the time since the previous one, at most $max_interval_s: sums of value x time over sums of time.
+--          Energy is the increase of the device's counter between consecutive samples. It is unknown if the counter decreased (a
+--          driver was reloaded) or if there is a gap. Without a counter it is power x time. Sums are of integers (microseconds,
+--          millionths and millijoules), so the order of rows does not change any digit.
+--          Sorting a day's samples takes several times as long as adding them up. So only devices with an irregular day are
+--          sorted. A day is regular if the processes that sampled the device did so one after the other with recorded intervals,
+--          if the intervals leave no gap between the first and the last sample, and if the energy increased. A counter that
+--          restarts within an hour falls below the hour's first value, unless that value was below $max_watts for
+--          $max_interval_s: then the day is irregular, too.
+--          No sum exceeds 64 bits. A regular day has at most 25 hours of intervals, an irregular one the time between its
+--          samples: 9*10^10 us times 10^6 millionths, or times 10^3 * $max_watts / 10^3 uJ. Counters end at 10^12 J (kilowatts
+--          for thirty years) and 10^9 errors. A regular counter only increases, and an irregular one increases between two
+--          samples by at most $max_interval_s * $max_watts J, or 10^9 errors: only billions of samples an hour could exceed it.
 -- view read: samples in whole numbers; what cannot be is not known. Hour -1 is the end of the day before: what follows
 -- it within $max_interval_s speaks for the time since
 SELECT

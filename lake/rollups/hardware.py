@@ -1,7 +1,7 @@
-"""What hardware should do, and what its errors mean: limits of devices, and XIDs with NVIDIA's recommended action.
+"""Limits of devices, and the meaning of XIDs with NVIDIA's recommended action.
 
-Data files, a source in each row: `limits.csv` (temperature to warn at, NVLinks, PCIe), `xids.csv`. A device that is not
-listed, or a number that is empty, has no such limit here.
+The data are in `limits.csv` (warning temperature, NVLinks, PCIe) and `xids.csv`; each row has its source. A device that
+is not listed has no limits. An empty cell is no limit.
 """
 
 import csv
@@ -32,21 +32,23 @@ ACTIONS: Final = {
     "CONTACT_SUPPORT": "contact NVIDIA's or the vendor's support",
     "": "the catalog names no action: look at the XIDs beside it",
 }
-"""NVIDIA's resolution buckets, in words."""
+"""Text for each of NVIDIA's resolution buckets."""
 _SEVERITIES: Final[Mapping[str, Severity]] = {"application": "warning", "secondary": "info", "bus": "critical"}
 
 
 class XidMeaning(NamedTuple):
-    """What an XID means.
+    """Meaning of an XID.
 
     Attributes
     ----------
+    description
+        NVIDIA's description.
     kind
-        What is at fault: application, bus, device, firmware, link, memory; ``secondary`` if it follows another.
+        The faulty part: application, bus, device, firmware, link, memory; ``secondary`` if it follows another XID.
     action, action_text
-        NVIDIA's resolution bucket for at once, and the same in words.
+        NVIDIA's bucket for the immediate action, and its text.
     severity
-        What NVIDIA says to ignore is ``info``, a fault of an application's a ``warning``, of a device an ``error``.
+        ``info`` if NVIDIA says to ignore it, ``warning`` for applications, ``critical`` for the bus, else ``error``.
     """
 
     description: str
@@ -61,7 +63,7 @@ UNKNOWN_XID: Final = XidMeaning("not in the catalog", "unknown", "", "look it up
 
 @cache
 def xid_meanings() -> Mapping[int, XidMeaning]:
-    """Return XIDs by number.
+    """Return the meanings of XIDs by number.
 
     >>> xid_meanings()[79].action_text
     'drain the node and reboot it'
@@ -80,9 +82,9 @@ def xid_meanings() -> Mapping[int, XidMeaning]:
 
 @cache
 def limits() -> pa.Table:
-    """Return limits for SQL, by every name that devices go by as `name_key` spells it; NULL where there is none.
+    """Return the limits of devices as a table for SQL, by `name_key` of each of their names; NULL without a limit.
 
-    A name that several devices share has the limits that are the same for all of them.
+    A name of several devices has only those limits that are equal for all of them.
     """
     by_device = {row["device"]: row for row in _csv("limits.csv")}
     by_key: dict[str, list[dict[str, str]]] = {}

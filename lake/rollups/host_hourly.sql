@@ -1,13 +1,12 @@
--- grain    one row per hour (UTC), host and run that has it alone; samples without a host's name are left out
--- inputs   host_samples of the date, and the last ones before it
--- formula  A sample speaks for the time since the one before it, at most $max_interval_s: sums of value x time over sums of time.
---          A counter counts what it grew by since the sample before that has it, however long ago on the date; after a boot,
---          what it shows. One that fell without a boot (an interface that went, a driver that was loaded anew) counts nothing then.
---          Growth of memory: the slope of least squares through (second, MiB), of whole numbers.
---          A link is down or slow against what it was on the date or at the end of the day before, and against most links of its
---          name and make on other hosts. One that was never up is not connected, and counts nowhere.
---          Whole microseconds, millionths and bytes are added up, so that no order of the rows changes a digit.
---
+-- grain    one row per hour (UTC), host, and run if it is the only one there; samples without a host name are left out
+-- inputs   host_samples of the date, and the last samples before it
+-- formula  A sample represents the time since the previous one, at most $max_interval_s: sums of value x time over sums of time.
+--          The increase of a counter is since the previous sample with this counter on the date; after a boot, it is the
+--          counter's value. A counter that decreases without a boot (removed interface, reloaded driver) has no increase.
+--          Growth of memory: slope of the least squares line through (second, MiB), in integers.
+--          A link is down or slow compared with its state earlier on the date or at the end of the day before, and compared
+--          with most links of the same name and model on other hosts. A link that was never up is not connected and not counted.
+--          Sums are of integers (microseconds, millionths and bytes), so the order of rows does not change any digit.
 -- view read: the hosts' samples in whole numbers; what cannot be is not known. Hour -1 is the end of the day before
 SELECT
     CASE WHEN ts < $begin THEN -1 ELSE (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000 END AS hour_number,

@@ -1,12 +1,18 @@
-"""Incidents: findings that belong together, as one row with its evidence and likely causes.
+"""Incidents: groups of related findings, each one row with its evidence and likely causes.
 
-The rule. Findings of a run belong together while each begins within the gap (half an hour, ``INCIDENT_GAP_S``) of the
-end of one before it; while one lasts, whatever begins does. Those of a host or device outside of runs do likewise. An
-incident of a host or device that overlaps, within the gap, a run's incident that names the same host or device is part
-of that one: the first of several. Hosts that are hit alike at once, and share a switch or rack by the operator's
-topology, are one incident, which is of a run only if the run has all of them. A fault of a node that was imported is an
-incident by itself. Findings of different weeks (Monday to Sunday, by their dates) are never together: so a date depends
-on the dates of its week alone, and computing some dates gives the same rows as computing all.
+Rules for grouping:
+
+1. Findings of a run are one incident while each begins within the gap (``INCIDENT_GAP_S``, half an hour) after the end
+   of an earlier one. A finding that has not ended includes all later ones. Findings of a host or device outside of runs
+   are grouped in the same way.
+2. Incidents of hosts are one incident if the same detectors hit them at the same time and the hosts share a switch or
+   rack in the operator's topology.
+3. An incident of hosts or devices is merged into a run's incident that names the same host or device and overlaps it in
+   time, within the gap; if there are several, into the first. An incident by rule 2 is only merged if the run's
+   incident names all of its hosts.
+4. An imported fault of a node is an incident of its own.
+5. Findings of different weeks (Monday to Sunday, by their dates) are never in one incident. So the incidents of a date
+   depend only on the dates of its week.
 """
 
 import hashlib
@@ -42,10 +48,10 @@ if TYPE_CHECKING:
     from ranklake.lake.query.engine import SessionContext
 
 SEVERITIES: Final = ("critical", "error", "warning", "info")
-"""The worst first."""
+"""Severities in descending order."""
 MOST_EVIDENCE: Final = 20
 APART: Final = frozenset({"node_fault"})
-"""Detectors of which each finding is an incident by itself: who recorded it knows its start and end."""
+"""Detectors whose findings are not grouped, since they are imported with start and end."""
 _LONGEST_TITLE: Final = 300
 _MOST_PLACES: Final = 3
 _DAY: Final = timedelta(days=1)
@@ -71,18 +77,18 @@ _EVIDENCE: Final = (
 
 @dataclass
 class Group:
-    """Findings that belong together, in order of time.
+    """Findings of one incident, in order of time.
 
     Attributes
     ----------
     subject
         Kind (``run``, ``host``, ``device``, ``fault`` or ``lake``) and name.
     until
-        When the last of them ends; None while one lasts.
+        The latest end of a finding; None if a finding has not ended.
     places
-        Hosts and devices that they name.
+        Hosts and devices in the findings.
     shared
-        The switch or rack whose hosts it is about.
+        The switch or rack that the hosts share; None without one.
     """
 
     subject: Subject
@@ -93,21 +99,21 @@ class Group:
 
     @property
     def start(self) -> datetime:
-        """When the first of them begins."""
+        """Start of the first finding."""
         begin: datetime = self.findings[0]["start_ts"]
         return begin
 
     @property
     def first(self) -> Row:
-        """The first finding of the subject itself."""
+        """The first finding of the group's subject, before findings of merged groups."""
         return min(self.findings, key=lambda finding: (_subject(finding) != self.subject, *_by_time(finding)))
 
     def accepts(self, begin: datetime, gap: timedelta) -> bool:
-        """Whether a finding that begins then belongs to it."""
+        """Whether a finding that begins at a time belongs to the group."""
         return self.until is None or not self.findings or begin <= self.until + gap
 
     def add(self, finding: Row) -> None:
-        """Take a finding in."""
+        """Add a finding."""
         end = finding["end_ts"]
         if not self.findings:
             self.until = end
@@ -117,7 +123,7 @@ class Group:
         self.places |= {(name, finding[name]) for name in ("host", "device_uuid") if finding[name]}
 
     def join(self, other: "Group") -> None:
-        """Take another group in, with all that it has."""
+        """Add the findings and places of another group."""
         self.until = None if self.until is None or other.until is None else max(self.until, other.until)
         self.findings = sorted([*self.findings, *other.findings], key=_by_time)
         self.places |= other.places
@@ -128,66 +134,74 @@ class Group:
 
 
 def groups(findings: Iterable[Row], gap: timedelta, topology: Topology = _NOWHERE) -> list[Group]:
-    """Return the findings of one week as groups, by the rule at the head of this module, whatever their order.
+    """Group the findings of one week by the rules in this module's docstring. Their order does not matter.
 
-    `topology` has the rack and switch of hosts.
+    Parameters
+    ----------
+    topology
+        Rack and switch by host.
     """
     by_subject: dict[Subject, list[Row]] = defaultdict(list)
     for finding in findings:
         by_subject[_subject(finding)].append(finding)
-    of_runs: list[Group] = []
-    others: list[Group] = []
+    run_groups: list[Group] = []
+    other_groups: list[Group] = []
     for subject, rows in sorted(by_subject.items()):
-        (of_runs if subject[0] == "run" else others).extend(_chains(subject, rows, gap))
-    by_place: dict[Subject, list[Group]] = defaultdict(list)
-    for group in of_runs:
+        (run_groups if subject[0] == "run" else other_groups).extend(_chains(subject, rows, gap))
+    runs_by_place: dict[Subject, list[Group]] = defaultdict(list)
+    for group in run_groups:
         for place in group.places:
-            by_place[place].append(group)
-    alone = []
-    for group in _joined(sorted(others, key=lambda group: (group.start, group.subject)), gap, topology):
-        near = {id(run): run for place in group.places for run in by_place[place] if run.overlaps(group, gap)}
-        if group.shared is not None:  # one of several runs there would hide what hits them all
-            near = {key: run for key, run in near.items() if group.places <= run.places}
-        if near:
-            first = min(near.values(), key=lambda run: (run.start, run.subject))
+            runs_by_place[place].append(group)
+    unmerged = []
+    by_start = sorted(other_groups, key=lambda group: (group.start, group.subject))
+    for group in _merge_by_topology(by_start, gap, topology):
+        matches = {id(run): run for place in group.places for run in runs_by_place[place] if run.overlaps(group, gap)}
+        if group.shared is not None:  # merged into one of several runs, it would be hidden from the others
+            matches = {key: run for key, run in matches.items() if group.places <= run.places}
+        if matches:
+            first = min(matches.values(), key=lambda run: (run.start, run.subject))
             first.findings += group.findings
         else:
-            alone.append(group)
-    for group in of_runs:
+            unmerged.append(group)
+    for group in run_groups:
         group.findings.sort(key=_by_time)
-    return [*of_runs, *alone]
+    return [*run_groups, *unmerged]
 
 
-def _joined(ordered: list[Group], gap: timedelta, topology: Topology) -> list[Group]:
-    """Return groups in order of time, those of hosts together that are hit alike at once and share a switch or rack."""
+def _merge_by_topology(ordered: list[Group], gap: timedelta, topology: Topology) -> list[Group]:
+    """Merge groups of hosts that the same detector hit at the same time and that share a switch or rack.
+
+    Takes and returns groups in order of time.
+    """
     by_detector: dict[str, list[Group]] = defaultdict(list)
     for group in ordered:
         if group.subject[0] == "host" and group.subject[1] in topology:
             for detector in sorted({finding["detector"] for finding in group.findings}):
                 by_detector[detector].append(group)
-    into: dict[int, Group] = {}  # the group that took another in, by the other's id()
-    for _, hit in sorted(by_detector.items()):
-        for together in _at_once(hit, gap):
-            for shared in shared_places(topology, {group.subject[1] for group in together}, topology):
-                inside = [into.get(id(group), group) for group in together if group.subject[1] in shared.hit]
+    merged_into: dict[int, Group] = {}  # by id() of the group that was merged
+    for _, detector_groups in sorted(by_detector.items()):
+        for concurrent in _concurrent_groups(detector_groups, gap):
+            for shared in shared_places(topology, {group.subject[1] for group in concurrent}, topology):
+                inside = [merged_into.get(id(group), group) for group in concurrent if group.subject[1] in shared.hit]
                 first = min(inside, key=lambda group: (group.start, group.subject))
                 first.shared = first.shared or shared
                 for group in {id(group): group for group in inside if group is not first}.values():
                     first.join(group)
-                    into |= {key: first for key, taker in into.items() if taker is group} | {id(group): first}
-    return [group for group in ordered if id(group) not in into]
+                    moved = {key: first for key, target in merged_into.items() if target is group}
+                    merged_into |= moved | {id(group): first}
+    return [group for group in ordered if id(group) not in merged_into]
 
 
-def _at_once(ordered: Sequence[Group], gap: timedelta) -> Iterator[list[Group]]:
-    """Yield groups in order of time, those together of which each begins before one before it is over."""
-    together: list[Group] = []
+def _concurrent_groups(ordered: Sequence[Group], gap: timedelta) -> Iterator[list[Group]]:
+    """Yield lists of groups; in a list, each group begins before an earlier one of the list is over."""
+    concurrent: list[Group] = []
     for group in ordered:
-        if together and not any(before.accepts(group.start, gap) for before in together):
-            yield together
-            together = []
-        together.append(group)
-    if together:
-        yield together
+        if concurrent and not any(earlier.accepts(group.start, gap) for earlier in concurrent):
+            yield concurrent
+            concurrent = []
+        concurrent.append(group)
+    if concurrent:
+        yield concurrent
 
 
 def _subject(finding: Row) -> Subject:
@@ -214,48 +228,53 @@ def _chains(subject: Subject, findings: Sequence[Row], gap: timedelta) -> Iterat
 
 
 def incident_id(group: Group) -> str:
-    """Return the id of a group: of its subject and its first finding."""
+    """Return the incident's id of a group, a digest of its subject and first finding."""
     return id_of(group.subject, group.first["finding_id"])
 
 
 def id_of(subject: Subject, finding_id: str) -> str:
-    """Return the id of an incident by its subject and first finding."""
+    """Return the id of an incident from its subject and the id of its first finding."""
     return hashlib.sha256("\n".join([*subject, finding_id]).encode()).hexdigest()[:16]
 
 
 def severity_rank(severity: str | None) -> int:
-    """Return the place of a severity among `SEVERITIES`; what is unknown comes last."""
+    """Return the index of a severity in `SEVERITIES`; an unknown one comes last."""
     return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
 
 
-_ORDER: Final = {detector.name: place for place, detector in enumerate(DETECTORS)}
+_DETECTOR_ORDER: Final = {detector.name: index for index, detector in enumerate(DETECTORS)}
 
 
 def _by_weight(finding: Row) -> tuple[int, datetime, int, str]:
-    """Return the place of a finding: the worst, then the first; the loss before the gradients of the same step."""
+    """Return the sort key of a finding: by severity, start, and detector in the order of the registry."""
     begin, name = _by_time(finding)
-    return severity_rank(finding["severity"]), begin, _ORDER.get(finding["detector"], len(_ORDER)), name
+    return (
+        severity_rank(finding["severity"]),
+        begin,
+        _DETECTOR_ORDER.get(finding["detector"], len(_DETECTOR_ORDER)),
+        name,
+    )
 
 
-def telling(group: Group) -> list[Row]:
-    """Return the findings that say most, at most `MOST_EVIDENCE`.
+def select_evidence(group: Group) -> list[Row]:
+    """Return the most important findings, at most `MOST_EVIDENCE`, in order of time.
 
-    These are the first one, the worst of each detector, the worst of all.
+    These are the first finding, then the most severe one of each detector, then the most severe ones of all.
     """
-    worst = sorted(group.findings, key=_by_weight)
-    firsts: dict[str, Row] = {}
-    for finding in worst:
-        firsts.setdefault(finding["detector"], finding)
-    chosen = {finding["finding_id"]: finding for finding in (group.first, *firsts.values(), *worst)}
-    return sorted(list(chosen.values())[:MOST_EVIDENCE], key=_by_time)
+    by_severity = sorted(group.findings, key=_by_weight)
+    by_detector: dict[str, Row] = {}
+    for finding in by_severity:
+        by_detector.setdefault(finding["detector"], finding)
+    selected = {finding["finding_id"]: finding for finding in (group.first, *by_detector.values(), *by_severity)}
+    return sorted(list(selected.values())[:MOST_EVIDENCE], key=_by_time)
 
 
 class Incidents:
-    """The body of the rollup ``incidents``: dates of ``run_findings`` and ``node_findings`` in, incidents out."""
+    """The body of the rollup ``incidents``: computes incidents from ``run_findings`` and ``node_findings``."""
 
     @property
     def source(self) -> str:
-        """Text of this module, of what tells which hosts share a switch, and of the failure library."""
+        """Text of this module, of the topology module, and of the failure library."""
         return "\n".join([*map(inspect.getsource, (sys.modules[__name__], topology_module)), library_text()])
 
     def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
@@ -263,40 +282,40 @@ class Incidents:
         first: date = values["date"].as_py()
         last: date = values["last"].as_py() if "last" in values else first
         gap = timedelta(seconds=values["gap_s"])
-        known = {row["node"]: row for row in ctx.sql(f"SELECT * FROM {TOPOLOGY}").to_arrow_table().to_pylist()}  # noqa: S608 - ours
-        topology = {node: {kind: row[kind] for kind in PLACE if row[kind]} for node, row in known.items()}
-        begun = [
+        nodes = {row["node"]: row for row in ctx.sql(f"SELECT * FROM {TOPOLOGY}").to_arrow_table().to_pylist()}  # noqa: S608 - ours
+        topology = {node: {kind: row[kind] for kind in PLACE if row[kind]} for node, row in nodes.items()}
+        selected = [
             group
             for monday in _mondays(first, last)
             for group in groups(_findings(ctx, monday), gap, topology)
             if first <= group.findings[0]["date"] <= last
         ]
-        evidence = [telling(group) for group in begun]
+        evidence = [select_evidence(group) for group in selected]
         details = _details(ctx, first, last, {finding["finding_id"] for rows in evidence for finding in rows})
-        about = _About(
+        context = _Context(
             {(row["run"], row["attempt"]): row for row in ctx.sql(_ATTEMPTS).to_arrow_table().to_pylist()},
             {(row["run"], row["monday"]): row for row in ctx.sql(_PRICES).to_arrow_table().to_pylist()},
             topology,
-            _hosts(ctx, {group.subject[1] for group in begun if group.subject[0] == "run"}),
+            _hosts(ctx, {group.subject[1] for group in selected if group.subject[0] == "run"}),
         )
         rows = [
-            _incident(group, [{**finding, **details[finding["finding_id"]]} for finding in chosen], about)
-            for group, chosen in zip(begun, evidence, strict=True)
+            _incident(group, [{**finding, **details[finding["finding_id"]]} for finding in findings], context)
+            for group, findings in zip(selected, evidence, strict=True)
         ]
         return pa.Table.from_pylist(rows, schema=arrow_schema(contract("incidents")))
 
 
-class _About(NamedTuple):
-    """What is known of runs and hosts.
+class _Context(NamedTuple):
+    """Facts about runs and hosts.
 
     Attributes
     ----------
     attempts, prices
-        By run and attempt, and by run and Monday.
+        Rows of ``attempt_facts`` by run and attempt; prices by run and Monday.
     topology
         Rack, switch and rails by host.
     hosts
-        By run and attempt: host and local rank of each rank, and the date since when they are known.
+        By run and attempt, for each rank: host, local rank, and the first date on which they were recorded.
     """
 
     attempts: Mapping[tuple[str, int], Row]
@@ -305,9 +324,9 @@ class _About(NamedTuple):
     hosts: Mapping[tuple[str, int], Mapping[int, tuple[str, int | None, date]]]
 
     def gpus_of(self, run: str | None, attempt: int | None, day: date) -> dict[int, tuple[str, int | None]]:
-        """Return host and local rank by rank of an attempt, of the ranks that were known on a day."""
-        known = self.hosts.get((run or "", -1 if attempt is None else attempt), {})
-        return {rank: (host, local) for rank, (host, local, since) in sorted(known.items()) if since <= day}
+        """Return host and local rank of the ranks of an attempt that were recorded up to a day, by rank."""
+        ranks = self.hosts.get((run or "", -1 if attempt is None else attempt), {})
+        return {rank: (host, local) for rank, (host, local, since) in sorted(ranks.items()) if since <= day}
 
 
 def _hosts(
@@ -326,7 +345,7 @@ _RANKS: Final = """SELECT DISTINCT run, attempt, rank, host, local_rank, date FR
 LEFT SEMI JOIN hit_runs ON run = hit
 WHERE host IS NOT NULL AND rank IS NOT NULL ORDER BY date, host, local_rank NULLS LAST"""
 _ATTEMPTS: Final = "SELECT run, attempt, job, device_count, injected, date FROM attempt_facts"
-# By week: what is there of other weeks hangs on how many dates are computed at once.
+# Prices are by week: rows of other weeks are only present if more dates are computed at the same time.
 _PRICES: Final = """SELECT
     run, CAST(date_trunc('week', date) AS DATE) AS monday, min(device_price) AS price, min(currency) AS currency
 FROM cost WHERE run IS NOT NULL GROUP BY 1, 2
@@ -348,30 +367,31 @@ def _select(columns: Sequence[str], first: date, last: date) -> str:
 
 
 def _findings(ctx: "SessionContext", monday: date) -> list[dict[str, Any]]:
-    """Return the findings of a week, with what tells which belong together."""
+    """Return the findings of a week with the columns that grouping needs."""
     rows: list[dict[str, Any]] = ctx.sql(_select(_LIGHT, monday, monday + 6 * _DAY)).to_arrow_table().to_pylist()
     return rows
 
 
 def _details(ctx: "SessionContext", first: date, last: date, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return what else is known of a few findings, by id; an incident may take in findings of all its week."""
+    """Return the other columns of some findings, by id. They may be from any date of the weeks of `first` to `last`."""
     begin = first - timedelta(days=first.weekday())
-    replace_table(ctx, "telling_findings", pa.table({"finding_id": pa.array(sorted(ids), pa.string())}))
-    every = _select(_HEAVY, begin, last + 6 * _DAY)
-    on = "findings.finding_id = telling_findings.finding_id"
-    sql = f"SELECT findings.* FROM ({every}) AS findings LEFT SEMI JOIN telling_findings ON {on}"  # noqa: S608 - ours
+    replace_table(ctx, "evidence_ids", pa.table({"finding_id": pa.array(sorted(ids), pa.string())}))
+    all_findings = _select(_HEAVY, begin, last + 6 * _DAY)
+    on = "findings.finding_id = evidence_ids.finding_id"
+    sql = f"SELECT findings.* FROM ({all_findings}) AS findings LEFT SEMI JOIN evidence_ids ON {on}"  # noqa: S608 - ours
     rows = ctx.sql(sql).to_arrow_table().to_pylist()
-    ctx.deregister_table("telling_findings")
+    ctx.deregister_table("evidence_ids")
     return {row["finding_id"]: row for row in rows}
 
 
-def _incident(group: Group, evidence: Sequence[Row], about: _About) -> dict[str, Any]:
+def _incident(group: Group, evidence: Sequence[Row], context: _Context) -> dict[str, Any]:
+    """Return the incident of a group, as a row of the table ``incidents``."""
     findings = group.findings
     run = group.subject[1] if group.subject[0] == "run" else None
     lead = min(evidence, key=_by_weight)
     day: date = findings[0]["date"]
-    attempt = about.attempts.get((run or "", lead["attempt"] if lead["attempt"] is not None else -1), {})
-    if attempt and attempt["date"] > day:  # it is there only where later dates are computed with this one
+    attempt = context.attempts.get((run or "", lead["attempt"] if lead["attempt"] is not None else -1), {})
+    if attempt and attempt["date"] > day:  # only present if later dates are computed at the same time
         attempt = {}
     counts = Counter(finding["detector"] for finding in findings)
     start = findings[0]["start_ts"]
@@ -380,12 +400,12 @@ def _incident(group: Group, evidence: Sequence[Row], about: _About) -> dict[str,
     last = max([*(moment for moment in ends if moment is not None), findings[-1]["start_ts"]])
     detected = min(finding["computed_ts"] for finding in findings)
     devices = attempt.get("device_count") if run else len({row["device_uuid"] for row in findings} - {None}) or None
-    has_lasted = end is not None or last > start  # else it goes on, and nothing says how long it has
-    affected_s = devices * (last - start).total_seconds() if devices is not None and has_lasted else None
-    price = about.prices.get((run or "", day - timedelta(days=day.weekday())), {})
-    worst = {row["detector"]: _by_weight(row)[:2] for row in sorted(findings, key=_by_weight, reverse=True)}
-    where = _where(group, lead, about)
-    causes = [*([SHARED] if where.shared else []), *causes_of(worst, (row["runbook"] for row in evidence))]
+    has_duration = end is not None or last > start  # an incident that has not ended may have no known duration
+    affected_s = devices * (last - start).total_seconds() if devices is not None and has_duration else None
+    price = context.prices.get((run or "", day - timedelta(days=day.weekday())), {})
+    weights = {row["detector"]: _by_weight(row)[:2] for row in sorted(findings, key=_by_weight, reverse=True)}
+    where = _where(group, lead, context)
+    causes = [*([SHARED] if where.shared else []), *causes_of(weights, (row["runbook"] for row in evidence))]
     return {
         "incident_id": incident_id(group),
         "kind": lead["detector"],
@@ -419,7 +439,7 @@ def _incident(group: Group, evidence: Sequence[Row], about: _About) -> dict[str,
 
 
 class _Where(NamedTuple):
-    """Place of an incident: host, rack, switch and rail of its lead finding, the shared place, and text of it."""
+    """Place of an incident: host, rack, switch and rail of its most severe finding, the shared place, and a text."""
 
     host: str | None
     place: Mapping[str, str]
@@ -427,26 +447,28 @@ class _Where(NamedTuple):
     text: str
 
 
-def _where(group: Group, lead: Row, about: _About) -> _Where:
-    gpus = about.gpus_of(lead["run"], lead["attempt"], group.findings[0]["date"])
+def _where(group: Group, lead: Row, context: _Context) -> _Where:
+    gpus = context.gpus_of(lead["run"], lead["attempt"], group.findings[0]["date"])
     gpu = gpus.get(lead["rank"]) if lead["rank"] is not None else None
-    of_rank = gpu[0] if gpu else None
-    host: str | None = lead["host"] or of_rank or next((row["host"] for row in group.findings if row["host"]), None)
-    place = dict(about.topology.get(host or "", {}))
-    alike = [row for row in group.findings if row["detector"] == lead["detector"] and row["attempt"] == lead["attempt"]]
-    hit_gpus = {gpus[row["rank"]] for row in alike if row["rank"] in gpus}
-    hit = {row["host"] or gpus[row["rank"]][0] for row in alike if row["host"] or row["rank"] in gpus}
+    rank_host = gpu[0] if gpu else None
+    host: str | None = lead["host"] or rank_host or next((row["host"] for row in group.findings if row["host"]), None)
+    place = dict(context.topology.get(host or "", {}))
+    same_kind = [
+        row for row in group.findings if row["detector"] == lead["detector"] and row["attempt"] == lead["attempt"]
+    ]
+    hit_gpus = {gpus[row["rank"]] for row in same_kind if row["rank"] in gpus}
+    hit_hosts = {row["host"] or gpus[row["rank"]][0] for row in same_kind if row["host"] or row["rank"] in gpus}
     hosts = list(dict.fromkeys(host for host, _ in gpus.values()))
-    topology = about.topology
-    shared = [*shared_rails(topology, hit_gpus, gpus.values()), *shared_places(topology, hit, hosts)]
+    topology = context.topology
+    shared = [*shared_rails(topology, hit_gpus, gpus.values()), *shared_places(topology, hit_hosts, hosts)]
     shared = [group.shared] if group.shared else shared
     if shared:
-        most = max(shared, key=lambda each: each.share)
-        alike_places = [each for each in shared if each.kind == most.kind][:_MOST_PLACES]
-        return _Where(host, {**place, most.kind: most.name}, most, f"; {' and '.join(map(str, alike_places))}")
-    if {rail_of(topology, each) for each in hit_gpus} == {rail := rail_of(topology, gpu or ("", None))} != {""}:
+        most = max(shared, key=lambda candidate: candidate.share)
+        listed = [candidate for candidate in shared if candidate.kind == most.kind][:_MOST_PLACES]
+        return _Where(host, {**place, most.kind: most.name}, most, f"; {' and '.join(map(str, listed))}")
+    if {rail_of(topology, hit) for hit in hit_gpus} == {rail := rail_of(topology, gpu or ("", None))} != {""}:
         place[RAIL] = rail
-    parts = [f"node {hosts.index(of_rank)}"] if of_rank and not lead["host"] and len(hosts) > 1 else []
+    parts = [f"node {hosts.index(rank_host)}"] if rank_host and not lead["host"] and len(hosts) > 1 else []
     parts += [f"{kind} {place[kind]}" for kind in (*reversed(KINDS), RAIL) if place.get(kind)]
     return _Where(host, place, None, f"; {', '.join(parts)}" if parts else "")
 
@@ -458,5 +480,5 @@ def _title(message: str, others: int) -> str:
 
 
 def _evidence_row(finding: Row) -> dict[str, Any]:
-    shown = {name: finding[name] for name in _EVIDENCE if finding[name] is not None}
-    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in shown.items()}
+    values = {name: finding[name] for name in _EVIDENCE if finding[name] is not None}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}

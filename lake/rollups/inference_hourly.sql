@@ -1,7 +1,7 @@
 -- grain    one row per model, version, endpoint and hour
 -- inputs   inferences of the date
--- formula  A row stands for weight requests (NULL: one). Sums are of decimals, so that their order does not matter. A
---          quantile is the least latency at which the weights of all up to it are that share of the whole.
+-- formula  A row represents weight requests (NULL: one). Sums are of decimals, so the order of rows does not matter. A quantile is
+--          the lowest latency for which the total weight of lower or equal latencies is at least that share of all weight.
 WITH requests AS (
     SELECT
         model, model_version, endpoint, date_trunc('hour', ts) AS hour, status, input_tokens, output_tokens,

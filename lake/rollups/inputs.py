@@ -1,10 +1,10 @@
-"""The current inputs of a rollup.
+"""The current inputs of rollups, and their digests.
 
-An input partition's digest is the digest of the names of its files, which never change once written. A rollup is
-due where it differs from what `lineage` keeps.
+The digest of a partition is computed from the names of its files, since a file never changes. A rollup is due if a
+digest differs from the one in `lineage`.
 
-A partition that retention took away is no change: what was computed from it stays as it was, even if late rows come
-after.
+A partition that retention removed does not count as changed. Results that were computed from it are kept, even if late
+rows are added to the partition.
 """
 
 from collections import defaultdict
@@ -48,18 +48,18 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One table as of one version.
+    """A table at one version.
 
     Attributes
     ----------
     version
-        Delta's; `ABSENT` where it was never written.
+        Delta version; `ABSENT` if the table was never written.
     number
-        Its transaction number, where that was asked for; 0 where it was never written.
+        Transaction number, if it was requested; 0 if the table was never written.
     digests
-        Of every date that has files.
+        Digest of each date that has files.
     live
-        A row a file, with the log's statistics, as `ranklake.lake.tables.live_files.files` gives them.
+        Live files with the log's statistics, as `ranklake.lake.tables.live_files.files` returns them.
     """
 
     table: str
@@ -69,7 +69,7 @@ class Snapshot:
     live: pa.Table | None = None
 
     def files(self, days: Collection[date] | None = None) -> pa.Table:
-        """Return the live files of some dates or all, as `ranklake.lake.query.scan.live_files` gives them."""
+        """Return the live files of some dates or all, as `ranklake.lake.query.scan.live_files` does."""
         if self.live is None:
             return live_files(None)
         if days is None:
@@ -77,16 +77,16 @@ class Snapshot:
         return of_days(self.live, days)
 
     def of(self, days: Collection[date], *columns: str) -> "Snapshot":
-        """Return its part for some dates, with the bounds of some columns."""
+        """Return the part for some dates, with only the statistics of some columns."""
         digests = {day: digest for day, digest in self.digests.items() if day in days}
         return replace(self, digests=digests, live=None if self.live is None else self.files(days)).slim(*columns)
 
     def slim(self, *columns: str) -> "Snapshot":
-        """Return it with no more of the log's statistics than the bounds of some columns, for another process."""
+        """Return the snapshot with only the statistics of some columns, to send it to another process."""
         return replace(self, live=None if self.live is None else slim(self.live, *columns))
 
     def files_of(self, runs: Collection[str]) -> pa.Table:
-        """Return the live files that may hold rows of some runs, by what the log says of them."""
+        """Return the live files that may have rows of some runs, by their statistics in the Delta log."""
         live = self.files()
         if not {"min.run", "max.run"} <= set(live.column_names):
             return live
@@ -105,9 +105,9 @@ class Snapshot:
         *,
         verify: bool = False,
     ) -> pa.Table:
-        """Return rows of the table as of this version, under its contract's Arrow types; by default all.
+        """Return rows of the table at this version, with its contract's Arrow types; by default all.
 
-        `verify` is for rows that are rewritten, see `ranklake.lake.tables.read`.
+        With `verify`, the digests of files are checked; it is needed for rows that are rewritten.
         """
         known = lake.contract(self.table)
         empty = arrow_schema(known).empty_table()
@@ -115,7 +115,10 @@ class Snapshot:
         return pa.concat_tables([empty if columns is None else empty.select(columns), *parts])
 
     def extents(self, begin: Sequence[str], end: Sequence[str], most: timedelta) -> dict[date, tuple[date, date]]:
-        """Return from when to when the rows of each date reach, by columns and within limits as `Input` says."""
+        """Return the first and last date of the times in each date's rows; see `begin` and `end` of `Input`.
+
+        Times more than `most` from a row's date are limited to that.
+        """
         reach: dict[date, tuple[date, date]] = {}
         for row in [] if self.live is None else self.live.to_pylist():
             low, high = reach.get(row["date"], (date.max, date.min))
@@ -124,7 +127,7 @@ class Snapshot:
         return reach
 
     def begin_days(self, lake: "Lake", begin: Sequence[str], days: Collection[date], most: timedelta) -> set[date]:
-        """Return the dates on which rows of some dates begin, by the rows; else as `extents` has it."""
+        """Return the dates on which the rows of some dates begin, by reading the rows; see `extents`."""
         rows = self.rows(lake, ["ts", *begin], days)
         first = rows["ts"]
         for name in reversed(begin):
@@ -135,12 +138,12 @@ class Snapshot:
 
 
 def of_days(live: pa.Table, days: Collection[date]) -> pa.Table:
-    """Return those of some files that are of some dates."""
+    """Return the files of some dates."""
     return live.filter(pc.is_in(live["date"], value_set=pa.array(sorted(days), pa.date32())))
 
 
 def of_hours(live: pa.Table, day: date) -> pa.Table:
-    """Return those of some files that are of a date, or may have rows of an hour before or after it."""
+    """Return the files of a date, and the files that may have rows of one hour before or after it."""
     if not {"min.ts", "max.ts"} <= set(live.column_names):
         return live
     begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
@@ -151,10 +154,10 @@ def of_hours(live: pa.Table, day: date) -> pa.Table:
 
 
 def by_only_run(live: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Split files into those of which the log tells that all rows are of one run, ``min.run``, and the others.
+    """Split files into files with rows of only one run (``min.run``), by the Delta log, and other files.
 
-    Most files are: ingest sorts by run, and one comes with a batch of its own segments. To ask their rows would take
-    longer than all else that is done to find out which runs are due.
+    Most files have only one run, since ingest sorts by run. Reading their rows to find the runs would take longer than
+    all other work for finding due runs.
     """
     if not {"min.run", "max.run"} <= set(live.column_names):
         nothing = pa.chunked_array([pa.array([], pa.string())])
@@ -164,13 +167,16 @@ def by_only_run(live: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 
 def slim(live: pa.Table, *columns: str) -> pa.Table:
-    """Return files with no more of their statistics than the bounds of some columns."""
+    """Return files with only the statistics of some columns."""
     kept = {*NO_FILES.column_names, *(f"{side}.{name}" for name in columns for side in ("min", "max"))}
     return live.select([name for name in live.column_names if name in kept]).combine_chunks()
 
 
 def snapshot(tables: "Tables", table: str, *, numbered: bool = False) -> Snapshot:
-    """Look at a table as it is now; its transaction number takes as long as all else, and is for who commits to it."""
+    """Return a snapshot of a table's current version.
+
+    With `numbered`, it has the transaction number, which commits need. Reading it takes as long as the rest.
+    """
     handle = latest(tables, table)
     if handle is None:
         return Snapshot(table)
@@ -178,7 +184,7 @@ def snapshot(tables: "Tables", table: str, *, numbered: bool = False) -> Snapsho
 
 
 def snapshot_of(handle: "DeltaTable", table: str) -> Snapshot:
-    """Look at the version of a table that a handle is on; its transaction number is not asked for."""
+    """Return a snapshot of a table at a handle's version, without transaction number."""
     named: dict[date, list[str]] = defaultdict(list)
     live = files(handle)
     for row in live.select(["path", "date"]).to_pylist():
@@ -188,7 +194,7 @@ def snapshot_of(handle: "DeltaTable", table: str) -> Snapshot:
 
 
 def _bound(row: Mapping[str, Any], columns: Sequence[str], side: Literal["min", "max"], most: timedelta) -> date:
-    """Return the first or last date that a file's rows can tell by the first of the columns that each tells."""
+    """Return the first or last date of a file's rows, by the statistics of the columns in order of preference."""
     day: date = row["date"]
     bounds = []
     for name in columns:
@@ -203,30 +209,30 @@ def _bound(row: Mapping[str, Any], columns: Sequence[str], side: Literal["min", 
 
 
 def partition(day: date) -> str:
-    """Return the name of a date's partition, as in paths."""
+    """Return the name of a date's partition, such as ``date=2026-01-31``."""
     return f"date={day.isoformat()}"
 
 
 def day_of(name: str) -> date:
-    """Return the date of a partition's name."""
+    """Return the date in a partition's name."""
     return date.fromisoformat(name.removeprefix("date="))
 
 
 def combine_days(snapshots: Snapshot, until: date) -> str:
-    """Return one digest for all dates of a table up to one, so that lineage needs one row for them."""
+    """Return one digest for all dates of a table up to `until`, so that lineage needs only one row for them."""
     return files_digest(f"{day} {digest}" for day, digest in snapshots.digests.items() if day <= until)
 
 
 class InputTables:
-    """The lake as one run of rollups sees it: what was looked at once is not looked at again.
+    """A cache of snapshots for one round of rollups.
 
-    On an object store each look at a table takes requests, and a run asks for the same tables again and again. A rollup
-    that wrote its table says so by `invalidate`.
+    All rollups of a round see an input at the same version, and an object store needs fewer requests. After a rollup
+    has written its table, `invalidate` must be called.
 
     Attributes
     ----------
     since_plan
-        The lake's last finished plan before any table was looked at.
+        The lake's last finished plan before any table was read.
     """
 
     def __init__(self, lake: "Lake") -> None:
@@ -235,31 +241,31 @@ class InputTables:
         self._numbered = set[str]()
 
     def snapshot(self, name: str) -> Snapshot:
-        """Return a table as it was when it was first asked for."""
+        """Return the snapshot of a table from its first use in the round."""
         if name not in self._snapshots:
             self._snapshots[name] = snapshot(self.lake.tables, name)
         return self._snapshots[name]
 
     def output(self, name: str) -> Snapshot:
-        """Return a table as it is, with its transaction number: for who is to commit to it."""
+        """Return a snapshot of a rollup's own table, with the transaction number, which commits need."""
         if name not in self._numbered:
             self._snapshots[name] = snapshot(self.lake.tables, name, numbered=True)
             self._numbered.add(name)
         return self._snapshots[name]
 
     def invalidate(self, name: str) -> None:
-        """Have a table looked at again."""
+        """Drop a table from the cache."""
         self._snapshots.pop(name, None)
         self._numbered.discard(name)
 
     @cached_property
     def kept_back(self) -> set[Key]:
-        """Partitions that checks hold back from rollups."""
+        """Partitions that are held back from rollups because a check failed on them."""
         return {(table, partition(day)) for table, day in held_partitions(self.lake.tables)}
 
     @cached_property
     def retired(self) -> set[Key]:
-        """Partitions that retention plans took away, or files of them, and that nobody brought back."""
+        """Partitions of which retention plans removed files, except for cancelled plans."""
         columns = ["retention_plan", "row_kind", "table", "partition_date", "rows", "part_sha256"]
         rows = read(self.lake.tables, contract("retention_plans"), columns).to_pylist()
         by_kind = {kind: {row["retention_plan"] for row in rows if row["row_kind"] == kind} for kind in _OUTCOMES}

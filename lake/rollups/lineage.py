@@ -1,10 +1,11 @@
-"""What rollups were computed from: the table ``lineage``, read once a round and written once a round.
+"""Lineage: the inputs from which rollups were computed, in the table ``lineage``.
 
-For each output partition it keeps the digest of every input partition; a rollup is due where one differs.
-Whole-run rollups keep theirs under the output partition "" (the whole table).
+For each output partition, lineage has the digest of every input partition. A rollup is due if a digest differs. Rollups
+of whole runs have their lineage under the output partition "" (the whole table).
 
-A round killed before it wrote lineage loses no more than time: what it committed says in its own commit what it was
-computed from, so it is due again, comes out as it stands, and is written down then.
+A round of rollups reads lineage once and writes it once. If it is killed before it writes lineage, no result is lost:
+each commit of a rollup contains its inputs, too. Its partitions are computed again in the next round, with the same
+result, and lineage is written then.
 """
 
 import json
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from ranklake.lake.store.tables import Tables
 
 EVERY_S: Final = 30.0
-"""A round that takes long writes about this often, since what it did not write down is computed again."""
+"""Seconds between writes in a long round, since partitions without lineage are computed again after a kill."""
 _DIGEST_CHARS: Final = 16
 _COLUMNS: Final = (
     *("output_table", "output_partition", "output_version"),
@@ -47,12 +48,14 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What lineage says of one input partition of one output partition: its digest, and by which code.
+    """Lineage of one input partition of one output partition.
 
     Attributes
     ----------
+    digest, transform_sha256
+        Digests of the input partition, and of the rollup's code and settings.
     output_version, input_version
-        Delta versions of both tables; None where lineage does not tell, or the input was never written.
+        Delta versions of both tables; None if lineage does not have them, or if the input was never written.
     """
 
     digest: str
@@ -62,14 +65,14 @@ class Recorded:
 
 
 State = dict[str, dict[Key, Recorded]]
-"""Output partition to what it was computed from."""
+"""Lineage of a rollup, by output partition and input partition."""
 
 
 class Lineage:
-    """Lineage as one round of rollups finds it, and what the round adds.
+    """Lineage at the start of a round of rollups, and the rows that the round adds.
 
-    As a context manager it writes at the end, after an error, too, for what was committed before; what then fails, too,
-    is not reported.
+    As a context manager, it writes the new rows at the end. After an error, it writes those of earlier commits, and a
+    second error is not reported.
     """
 
     def __init__(self, tables: "Tables") -> None:
@@ -84,7 +87,7 @@ class Lineage:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: "TracebackType | None"
     ) -> None:
-        """Write what was noted."""
+        """Write the new rows."""
         if error is None:
             self.write()
         elif isinstance(error, Exception):
@@ -92,10 +95,10 @@ class Lineage:
                 self.write()
 
     def recorded(self, rollup: "Rollup", output: Snapshot) -> State:
-        """Return the latest lineage of a rollup's output, as it was when the round began.
+        """Return the latest lineage of a rollup's output, at the start of the round.
 
-        Lineage of versions above the output's is of a table that is gone or was set back, and says nothing. Commits
-        of the rollup above what lineage has were not written down: what they say of their inputs counts as changed.
+        Rows with a version above the output's are ignored: the table was deleted or restored since. For commits of the
+        rollup without rows in lineage, the inputs in the commit are returned, and count as changed.
         """
         rows = self._rows.filter(
             (pc.field("output_table") == rollup.name) & (pc.field("output_version") <= output.version)
@@ -115,14 +118,16 @@ class Lineage:
     def note(
         self, rollup: "Rollup", version: int, read_from: Mapping[str, Snapshot], state: Mapping[str, dict[Key, str]]
     ) -> None:
-        """Keep in mind what output partitions were computed from, until it is written.
+        """Add the inputs of output partitions. They are written later.
 
         Parameters
         ----------
         version
-            Delta version of the output that holds the result; `ABSENT` if there was nothing to write.
+            Delta version of the output with the result; `ABSENT` if there was nothing to write.
+        read_from
+            Input tables by name.
         state
-            Output partition to digest by input partition.
+            Digests by output partition and input partition.
         """
         now = datetime.now(UTC)
         self._news += [
@@ -135,7 +140,7 @@ class Lineage:
                 "input_fingerprint": digest,
                 "transform": rollup.name,
                 "transform_sha256": rollup.sha256,
-                "ts": now,  # not when it is written: of two rounds that overlap the later commit counts
+                "ts": now,  # time of the commit, not of writing: of two concurrent rounds the later commit counts
                 "date": now.date(),
                 "input_partition": name,
             }
@@ -146,7 +151,7 @@ class Lineage:
             self.write()
 
     def write(self) -> None:
-        """Append what was noted, in one commit. If this fails, all of it is computed once more, to the same result."""
+        """Append the new rows in one commit. If this fails, the partitions are computed again, with the same result."""
         if self._news:
             append_own(self._tables, "lineage", lambda _: self._news)
         self._news, self._written_s = [], time.monotonic()
@@ -157,7 +162,7 @@ class Lineage:
 
 
 def newest_rows(rows: pa.Table) -> pa.Table:
-    """Return the last row of each input partition of an output partition: each minute of a date adds one."""
+    """Return the latest row of each pair of output and input partition. Each computation of a date adds rows."""
     keys = ["output_partition", "input_table", "input_partition"]
     places = rows.select([*keys, "ts"]).append_column("place", pa.array(np.arange(rows.num_rows))).sort_by("ts")
     last = places.group_by(keys, use_threads=False).aggregate([("place", "last")])
@@ -165,7 +170,7 @@ def newest_rows(rows: pa.Table) -> pa.Table:
 
 
 def commit_metadata(rollup: "Rollup", state: Mapping[str, dict[Key, str]]) -> dict[str, str]:
-    """Return what a commit of a rollup says of itself: which input partitions each output partition came from."""
+    """Return the metadata of a rollup's commit: the input partitions of each output partition, with digests."""
     inputs = {
         output: {f"{table}/{name}": digest[:_DIGEST_CHARS] for (table, name), digest in found.items()}
         for output, found in state.items()
@@ -174,9 +179,9 @@ def commit_metadata(rollup: "Rollup", state: Mapping[str, dict[Key, str]]) -> di
 
 
 def _of_commit(store: "Store", table: str, version: int) -> Iterator[tuple[str, Key, Recorded]]:
-    """Yield (output partition, input partition, what is told of it) of a commit; nothing where it tells nothing.
+    """Yield output partition, input partition and lineage from the metadata of a commit; nothing without metadata.
 
-    Of a digest the beginning is reported, which is like no whole one.
+    The digests are truncated, so they differ from any current digest.
     """
     try:
         info = commit_info(store, table, version)
@@ -185,7 +190,7 @@ def _of_commit(store: "Store", table: str, version: int) -> Iterator[tuple[str, 
             for source, digest in digests.items():
                 name, _, partition = source.partition("/")
                 yield output, (name, partition), Recorded(digest, sha256, version)
-    except FileNotFoundError:  # older commits went with a checkpoint
+    except FileNotFoundError:  # older commits were removed after a checkpoint
         return
     except OSError as error:
         raise unreachable(store.uri, error, store.storage) from None

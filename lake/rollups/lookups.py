@@ -1,4 +1,4 @@
-"""Small constant tables that rollups read beside the lake's."""
+"""Lookups: small constant tables that rollups read in addition to the lake's tables."""
 
 import hashlib
 import hmac
@@ -30,8 +30,8 @@ def pseudonym(key: "Key", name: str) -> str:
 
     Notes
     -----
-    SHA-256 over one block of key and the SHA-256 over another and the name: HMAC (RFC 2104) with two derived keys, in
-    the form that SQL can compute as well. A hash without a key would be undone by trying all names of a company.
+    SHA-256(outer key ‖ hex SHA-256(inner key ‖ name)): HMAC (RFC 2104) with two derived keys, in a form that SQL can
+    compute, too. A hash without a key could be reversed by hashing all names of a company.
     """
     inner, outer = _blocks(key)
     digest = hashlib.sha256((inner + name).encode()).hexdigest()
@@ -39,12 +39,12 @@ def pseudonym(key: "Key", name: str) -> str:
 
 
 def pseudonym_key() -> "Key | None":
-    """Return the key that is configured; None without one.
+    """Return the configured key; None without one.
 
     Raises
     ------
     RanklakeError
-        The variable is set, and gives no key: names in clear would be no answer to that.
+        The variable is set but has no valid key. Without the error, names would be stored in clear text.
     """
     source = os.environ.get(KEY_VARIABLE, "")
     if not source:
@@ -57,14 +57,14 @@ def pseudonym_key() -> "Key | None":
 
 
 def pseudonym_table() -> pa.Table:
-    """Return both blocks of the key for SQL, in one row; NULL without a key."""
+    """Return both derived keys for SQL, in one row; NULL without a key."""
     key = pseudonym_key()
     inner, outer = (None, None) if key is None else _blocks(key)
     return pa.table({"inner_key": pa.array([inner], pa.string()), "outer_key": pa.array([outer], pa.string())})
 
 
 def _blocks(key: "Key") -> tuple[str, str]:
-    """Return two derived keys as text; each is a whole block of SHA-256."""
+    """Return two derived keys as text, each of the length of a SHA-256 block."""
     inner, outer = (hmac.digest(key.secret, _PURPOSE + part, "sha256").hex() for part in (b"inner", b"outer"))
     return inner, outer
 
@@ -108,37 +108,37 @@ STEP_METRICS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "samples": ("train_samples",),
     }
 )
-"""Columns of a step and the names under which people log them.
+"""Usual names of metrics by column of ``steps``.
 
-Of Lightning, Transformers, torchtitan, Megatron, DeepSpeed, OLMo, Composer, fairseq and TensorBoard's users. Tokens and
-samples have one name: under others people log sums so far.
+The names are from Lightning, Transformers, torchtitan, Megatron, DeepSpeed, OLMo, Composer, fairseq and TensorBoard.
+Tokens and samples have one name each, since metrics with other names are usually cumulative.
 """
 
 PRICES: Final = "prices"
-"""Lookup of the operator's prices, which a lake is opened with."""
+"""Name of the lookup with the operator's prices, from the lake's configuration."""
 
 PUE_VARIABLE: Final = "RANKLAKE_POWER_USAGE_EFFECTIVENESS"
-"""Environment variable with the facility's energy over its devices'."""
+"""Environment variable with the facility's energy divided by that of its devices."""
 
 
 @cache
 def peaks() -> pa.Table:
-    """Return the devices' peaks by the precision that each is stored under."""
+    """Return the peaks of all devices by canonical number format, see `ranklake.lake.rollups.peaks.peak_rows`."""
     return pa.Table.from_pylist([row for row in peak_rows() if row["dtype"] == row["canonical_dtype"]])
 
 
 @cache
 def dtypes() -> pa.Table:
-    """Return the words for number formats, each with the one that it is stored under."""
+    """Return all names of number formats (``word``), each with torch's name (``dtype``)."""
     words = {name_key(word): dtype for dtype, others in DTYPES.items() for word in (dtype, *others)}
     return pa.table({"word": list(words), "dtype": list(words.values())})
 
 
 @cache
 def step_metrics() -> pa.Table:
-    """Return the names under which people log what a step's row has, lower-case with ``_`` between words.
+    """Return the usual names of metrics that are columns of ``steps``, in lower case with ``_`` between words.
 
-    Each with the column that it stands for, and its place: of two names in one step the one of the lower place counts.
+    The columns are ``name``, ``column`` and ``place``. If a step has two names of one column, the lower place wins.
     """
     rows = [
         {"name": name, "column": column, "place": place}
@@ -149,7 +149,7 @@ def step_metrics() -> pa.Table:
 
 
 def facility() -> pa.Table:
-    """Return the assumptions about the building: one row, NULL where none is configured."""
+    """Return the configured power usage effectiveness: one row, NULL if not configured. Raises `RanklakeError`."""
     text = os.environ.get(PUE_VARIABLE, "")
     try:
         effectiveness = float(text) if text else None

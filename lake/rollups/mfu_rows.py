@@ -1,15 +1,15 @@
-"""MFU and HFU for the rows of a file, compared with the figures that the file states.
+"""Computes MFU and HFU for the rows of a CSV file, and compares them with published figures in the file.
 
-Columns, of which those that the convention needs must be there (`NEEDED`); others pass through:
+Columns of the file. Those that the convention needs (`NEEDED`) are required; unknown columns are copied:
 
-    n_gpus                    devices
-    tokens_per_s              of all devices together; or tokens_per_s_per_gpu; or global_batch_seqs and sec_per_iter
-    n_params                  parameters, input embedding included; where N enters
+    n_gpus                    number of devices
+    tokens_per_s              of all devices; or tokens_per_s_per_gpu; or global_batch_seqs and sec_per_iter
+    n_params                  parameters, including the input embedding; if the convention uses N
     n_layers, d_model, seq_len, vocab
     flops_per_token           for the convention ``counted``
     active_params, input_embedding_params, n_heads with head_dim
-    peak_flops_per_gpu        dense; else gpu and precision name the peak
-    activation_checkpointing  true (full), false, selective; empty is unknown, and so is HFU then
+    peak_flops_per_gpu        dense peak; or gpu and precision, to look up the peak
+    activation_checkpointing  true (full), false, selective; empty is unknown, and HFU is then unknown, too
 """
 
 import csv
@@ -37,7 +37,7 @@ NEEDED: Final = {
     "vocab": "vocab",
     "flops_per_token": "flops_per_token",
 }
-"""What a convention needs of a model, and the column that tells it."""
+"""Column of each attribute of `Model`."""
 ALIASES: Final = {
     "n_params": ("params",),
     "n_layers": ("layers", "nlayers"),
@@ -64,21 +64,21 @@ WITHIN, INCONSISTENT, UNKNOWN = "within tolerance", "inconsistent as published",
 
 
 class RowsError(RanklakeError):
-    """A file of rows that cannot be calculated; `where` is ``file:line``."""
+    """An invalid file or row; `where` is ``file:line``."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedFigure:
-    """Figures that a file states itself.
+    """A column with published figures to compare.
 
     Attributes
     ----------
     column
-        Where they stand.
+        Name of the column.
     of
-        Which of `COMPARED` they are.
+        The computed column to compare with: one of `COMPARED`.
     tolerance, is_relative
-        How far they may be off: in the column's unit, or as a share of what is published.
+        Largest difference, in the column's unit, or as a share of the published figure if relative.
     """
 
     column: str
@@ -87,11 +87,11 @@ class PublishedFigure:
     is_relative: bool = False
 
     def verdict(self, stated: float | None, computed: float | None) -> str:
-        """Whether a stated figure is what its own inputs give."""
+        """Return `WITHIN`, `INCONSISTENT` or `UNKNOWN` for a published and a computed figure."""
         if stated is None or computed is None:
             return UNKNOWN
-        room = self.tolerance * abs(stated) if self.is_relative else self.tolerance
-        return WITHIN if abs(computed - stated) <= room * (1 + 1e-9) else INCONSISTENT
+        largest = self.tolerance * abs(stated) if self.is_relative else self.tolerance
+        return WITHIN if abs(computed - stated) <= largest * (1 + 1e-9) else INCONSISTENT
 
 
 def rows_with_utilization(
@@ -102,23 +102,23 @@ def rows_with_utilization(
     recompute: str | None = None,
     published: PublishedFigure | None = None,
 ) -> Iterator[Mapping[str, object]]:
-    """Yield each row of a CSV with `ADDED_COLUMNS` after its own.
+    """Yield each row of a CSV file, with `ADDED_COLUMNS` after its own columns.
 
     Parameters
     ----------
     source, name
-        CSV with the columns that the module names. A column of the file that is called like one of those added comes
-        back as ``given_NAME``.
+        The file, with the columns in this module's docstring, and its name for errors. A column of the file with the
+        name of an added column is returned as ``given_NAME``.
     recompute
-        Of rows that do not say it.
+        Kind of recomputation for rows without one.
     published
-        Figures of the file to compare: then ``published_difference`` (computed less stated) and ``published_verdict``
-        (`WITHIN`, `INCONSISTENT` or `UNKNOWN`) come last.
+        Published figures to compare. Adds ``published_difference`` (computed minus published) and
+        ``published_verdict`` (`WITHIN`, `INCONSISTENT` or `UNKNOWN`) as last columns.
 
     Raises
     ------
     RowsError
-        A column is missing, or a cell is not what it must be: ``file:line: what``.
+        A column is missing or a cell is invalid.
     """
     reader = csv.DictReader(source)
     header = reader.fieldnames or ()
@@ -128,28 +128,28 @@ def rows_with_utilization(
         if None in row or None in row.values():
             raise RowsError(f"the row does not have {len(header)} cells", where=where, hint="check quotes and commas")
         added = _with_model_columns(_canonical(row), where, chosen, n_convention, recompute)
-        own = {f"given_{column}" if column in added else column: cell for column, cell in row.items()}
-        yield {**own, **added, **({} if published is None else _deviation_columns(row, where, added, published))}
+        original = {f"given_{column}" if column in added else column: cell for column, cell in row.items()}
+        yield {**original, **added, **({} if published is None else _deviation_columns(row, where, added, published))}
 
 
 def _check_header(header: Iterable[str], name: str, chosen: Convention, published: PublishedFigure | None) -> None:
-    there = {*header}
-    known = there | {column for column, others in ALIASES.items() if there.intersection(others)}
+    columns = {*header}
+    known = columns | {column for column, others in ALIASES.items() if columns.intersection(others)}
     speeds = ({"tokens_per_s"}, {"tokens_per_s_per_gpu"}, {"global_batch_seqs", "sec_per_iter", "seq_len"})
-    needed = [*(NEEDED[what] for what in chosen.model.needs), "n_gpus"]
+    needed = [*(NEEDED[attribute] for attribute in chosen.model.needs), "n_gpus"]
     needed += [] if any(known >= speed for speed in speeds) else ["tokens_per_s"]
     if "active_params" in known:
         needed = [column for column in needed if column != "n_params"]
     for column in needed:
         if column not in known:
-            raise RowsError(f"no column {column!r}", where=f"{name}:1", hint=did_you_mean(column, sorted(there)))
-    if published is not None and published.column not in there:
-        hint = did_you_mean(published.column, sorted(there))
+            raise RowsError(f"no column {column!r}", where=f"{name}:1", hint=did_you_mean(column, sorted(columns)))
+    if published is not None and published.column not in columns:
+        hint = did_you_mean(published.column, sorted(columns))
         raise RowsError(f"no column {published.column!r} to compare with", where=f"{name}:1", hint=hint)
 
 
 def _canonical(row: Mapping[str, str]) -> dict[str, str]:
-    """Return a row's cells by the columns' own names."""
+    """Return a row with columns renamed from their aliases."""
     cells = dict(row)
     for column, others in ALIASES.items():
         for other in others:
@@ -192,14 +192,14 @@ def _with_model_columns(
         result.peak_flops_per_s,
         result.peak_source,
         "; ".join(reasons),
-        *_tflops(result, is_told=recompute is not None),
+        *_tflops(result, with_hardware=recompute is not None),
     )
     return dict(zip(ADDED_COLUMNS, values, strict=True))
 
 
-def _tflops(result: Utilization, *, is_told: bool) -> tuple[float, float | None]:
-    spent = result.hardware_flops_per_s if is_told else None
-    return round(result.model_flops_per_s / 1e12, 4), None if spent is None else round(spent / 1e12, 4)
+def _tflops(result: Utilization, *, with_hardware: bool) -> tuple[float, float | None]:
+    hardware = result.hardware_flops_per_s if with_hardware else None
+    return round(result.model_flops_per_s / 1e12, 4), None if hardware is None else round(hardware / 1e12, 4)
 
 
 def _tokens_per_s(row: Mapping[str, str], gpus: int, where: str) -> float:
@@ -245,7 +245,7 @@ def _optional(row: Mapping[str, str], column: str, where: str) -> float | None:
 
 
 def _number(row: Mapping[str, str], column: str, where: str, least: float | None = None) -> float:
-    """Return a cell's number: above 0, or at least `least`. Raises `RowsError`."""
+    """Parse a cell as a number that is above 0, or at least `least`. Raises `RowsError`."""
     cell = row.get(column, "")
     try:
         value = float(cell)
@@ -270,7 +270,7 @@ def _percent(ratio: float | None) -> float | None:
 
 
 def write_csv(rows: Iterable[Mapping[str, object]], sink: TextIO) -> None:
-    """Write rows as CSV with a header; None is an empty cell."""
+    """Write rows as CSV with a header; None is written as an empty cell."""
     writer: csv.DictWriter[str] | None = None
     for row in rows:
         if writer is None:

@@ -1,7 +1,7 @@
-"""Rollups that name metrics read what these were recorded as, too: other names, in other units.
+"""Rollups that read metrics by name also read the values of the metrics' predecessors and successors, converted.
 
-Without a metric of the query that took another's place, or whose place was taken, the rollup is as it is. Else its
-body is another, and so is its digest: it is due, once.
+If no metric in a rollup's query has a predecessor or successor, the rollup is unchanged. Otherwise it gets another body
+with another digest, so it is computed again once.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,27 +30,27 @@ _VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     "scalars": ("value", "agg_mean", "agg_min", "agg_max"),
     "distributions": ("min", "max"),
 }
-"""Columns in the unit of the metric that are converted as values are, by table."""
+"""Columns with values in the metric's unit, which are converted, by table."""
 
-_TURNED: Final = {"agg_min": "agg_max", "agg_max": "agg_min", "min": "max", "max": "min"}
+_SWAPPED: Final = {"agg_min": "agg_max", "agg_max": "agg_min", "min": "max", "max": "min"}
 _BUCKETS: Final = (
     *("zero_count", "zero_threshold", "positive_offset", "positive_counts", "negative_offset", "negative_counts"),
 )
-"""Of a histogram in another unit nobody knows them: their bounds are powers of two of the unit it was recorded in."""
+"""Columns of a histogram that cannot be converted: the buckets are powers of two of the recorded unit."""
 
 
 @dataclass(frozen=True)
 class NamedBody:
-    """A body that reads rows of metrics under the names that it asks for.
+    """A body that reads the rows of related metrics under the names in its query.
 
     Attributes
     ----------
     body
-        What it is else.
+        The original body.
     names
-        By the name that it asks for: the metrics whose values are this one's, itself among them.
+        For each metric in the query: the metrics whose converted values belong to it, including itself.
     tables
-        Those with metrics that it reads: ``scalars``, ``distributions``.
+        Tables with metrics that the body reads: ``scalars``, ``distributions``.
     """
 
     body: Body
@@ -59,13 +59,17 @@ class NamedBody:
 
     @property
     def source(self) -> str:
-        """What the body is, and which names stand for which."""
-        names = [(name, one.life.metric, one.factor, one.offset, one.age) for name, some in self.names for one in some]
+        """Text of the original body, and of the related metrics with their conversions."""
+        names = [
+            (name, member.life.metric, member.factor, member.offset, member.age)
+            for name, related in self.names
+            for member in related
+        ]
         others = f" in {self.tables}" if self.tables != ("scalars",) else ""
         return f"{self.body.source}\n{names}{others}"
 
     def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
-        """Compute the rows as the body does, of other tables."""
+        """Compute the rows with the original body, from views with the converted metrics."""
         for table in self.tables:
             if not ctx.table_exist(f"{table}{_RECORDED}"):
                 recorded = ctx.table(table)
@@ -76,17 +80,17 @@ class NamedBody:
         return self.body.rows(ctx, values)
 
     def _select(self, table: str, columns: list[str]) -> str:
-        every = ", ".join(literal(one.life.metric) for _, some in self.names for one in some)
+        all_related = ", ".join(literal(member.life.metric) for _, related in self.names for member in related)
         source = f"{table}{_RECORDED}"
-        parts = [f"SELECT {_select_list(columns)} FROM {source} WHERE metric NOT IN ({every})"]  # noqa: S608 - quoted
-        for name, metrics in self.names:
-            own = [
-                f"SELECT {', '.join(_conversion_sql(table, columns, name, one))}, {one.age} AS prio FROM {source}"  # noqa: S608
-                f" WHERE metric = {literal(one.life.metric)}"
-                for one in metrics
+        parts = [f"SELECT {_select_list(columns)} FROM {source} WHERE metric NOT IN ({all_related})"]  # noqa: S608 - quoted
+        for name, related in self.names:
+            selects = [
+                f"SELECT {', '.join(_conversion_sql(table, columns, name, member))}, {member.age} AS prio FROM {source}"  # noqa: S608
+                f" WHERE metric = {literal(member.life.metric)}"
+                for member in related
             ]
             key = ", ".join(["date", *KEY, "CASE WHEN step IS NULL THEN ts END"])
-            best = f"SELECT *, min(prio) OVER (PARTITION BY {key}) AS best FROM ({' UNION ALL '.join(own)})"  # noqa: S608
+            best = f"SELECT *, min(prio) OVER (PARTITION BY {key}) AS best FROM ({' UNION ALL '.join(selects)})"  # noqa: S608
             parts.append(f"SELECT {_select_list(columns)} FROM ({best}) WHERE prio = best")  # noqa: S608
         return "\nUNION ALL\n".join(parts)
 
@@ -96,50 +100,53 @@ def _select_list(columns: Iterable[str]) -> str:
 
 
 def _conversion_sql(table: str, columns: Iterable[str], name: str, member: Member) -> Iterator[str]:
-    turned = _TURNED if member.factor < 0 else {}
-    is_other = (member.factor, member.offset) != (1.0, 0.0)
+    swapped = _SWAPPED if member.factor < 0 else {}
+    is_converted = (member.factor, member.offset) != (1.0, 0.0)
     for column in columns:
         if column == "metric":
             yield f"{literal(name)} AS metric"
         elif column in _VALUES[table]:
-            source = f'"{turned.get(column, column)}"'
+            source = f'"{swapped.get(column, column)}"'
             yield f'{scale_sql(source, member.factor, member.offset)} AS "{column}"'
         elif table == "distributions" and column == "sum":
             yield f'{total(member.factor, member.offset)} AS "sum"'
-        elif table == "distributions" and column in _BUCKETS and is_other:
+        elif table == "distributions" and column in _BUCKETS and is_converted:
             yield f'nullif("{column}", "{column}") AS "{column}"'  # NULL of the column's own type
         else:
             yield f'"{column}"'
 
 
 def rollups_of(lake: "Lake", names: Iterable[str] | None = None) -> "tuple[Rollup, ...]":
-    """Return rollups of a lake as `ranklake.lake.rollups.registry.select_rollups` does, its own ones among them."""
+    """Return packaged and own rollups of a lake, in the order of `ranklake.lake.rollups.registry.select_rollups`.
+
+    Rollups that read metrics with predecessors or successors have a `NamedBody`.
+    """
     rollups = select_rollups(names, lake.config, own_rollups(lake.contracts()))
-    if not any(_read(one) for one in rollups):
+    if not any(_metric_tables(rollup) for rollup in rollups):
         return rollups
-    every = lives(lake)
-    if not any(one.links for one in every.values()):
+    states = lives(lake)
+    if not any(life.links for life in states.values()):
         return rollups
-    return tuple(_named(one, every) for one in rollups)
+    return tuple(_with_related_metrics(rollup, states) for rollup in rollups)
 
 
-def _read(rollup: "Rollup") -> tuple[str, ...]:
+def _metric_tables(rollup: "Rollup") -> tuple[str, ...]:
     """Return the tables with metrics that a rollup reads."""
     return tuple(table for table in _VALUES if table in rollup.tables)
 
 
-def _named(rollup: "Rollup", every: "Mapping[str, Life]") -> "Rollup":
+def _with_related_metrics(rollup: "Rollup", states: "Mapping[str, Life]") -> "Rollup":
     body = rollup.transform
-    tables = _read(rollup)
+    tables = _metric_tables(rollup)
     if not tables or not isinstance(body, SqlBody | OwnBody):
         return rollup
     text = body.source
-    queries = []
-    for name in every:
+    names = []
+    for name in states:
         if literal(name) not in text:
             continue
-        metrics = members(every, name)
-        # a query that names several of them knows of them itself
-        if len(metrics) > 1 and sum(literal(one.life.metric) in text for one in metrics) == 1:
-            queries.append((name, tuple(metrics)))
-    return replace(rollup, body=NamedBody(body, tuple(queries), tables)) if queries else rollup
+        related = members(states, name)
+        # a query that names several of the related metrics already handles them
+        if len(related) > 1 and sum(literal(member.life.metric) in text for member in related) == 1:
+            names.append((name, tuple(related)))
+    return replace(rollup, body=NamedBody(body, tuple(names), tables)) if names else rollup

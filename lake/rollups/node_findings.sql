@@ -1,10 +1,9 @@
--- grain    one row per detector, device or host, and stretch of a minute (or moment) in which its rule holds; node_findings.py
---          joins what is near each other, and makes findings of those that last
--- inputs   gpu_samples and host_samples of the date, and the last ones before it; step_rollup (when runs step), events (XIDs,
---          lost devices, imported faults) of the date; ranks (which node of a run a host is)
--- formula  Means and shares of a minute, of whole numbers, so that no order of the rows changes a digit. A counter counts what
---          it grew by since the sample before of the same source that has it; one that fell has started again.
---
+-- grain    one row per detector, device or host, and minute (or moment) in which the detector's rule is true; findings.py joins
+--          consecutive rows and keeps those that last long enough
+-- inputs   gpu_samples and host_samples of the date, and the last samples before it; step_rollup (when runs step) and events
+--          (XIDs, lost devices, imported faults) of the date; ranks (the node number of a host in a run)
+-- formula  Means and shares of a minute, of integers, so the order of rows does not change any digit. The increase of a counter
+--          is since the previous sample of the same source with this counter; a counter that decreases was reset.
 -- into gpu_minutes: a minute of a device and holder; minutes below 0 are of the day before
 SELECT
     CAST(floor((CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 6e7) AS BIGINT) AS minute,

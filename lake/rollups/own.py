@@ -1,10 +1,10 @@
-"""Operators' rollups: derived tables of an overlay, computed by its queries like ours by ours.
+"""Own rollups: derived tables of an operator's overlay, which are computed like packaged rollups.
 
     own/<table>.yaml          contract, inputs, parameters ──┐
     own/rollups/<table>.sql   one query ─────────────────────┴─▶ Rollup ─▶ runner, lineage, replay
 
-Such a query sees of its inputs the operational columns, and of the others those that its contract names. It can read
-nothing else, and change nothing.
+The query sees the operational columns of its inputs, and other columns only if its contract names them. It cannot read
+other tables or change anything.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,21 +33,21 @@ _DAY = date(2026, 1, 1)
 
 
 class OwnRollupError(RanklakeError):
-    """A query of an operator's rollup that cannot be answered, or gives what its contract does not promise."""
+    """The query of an own rollup fails, or its result does not match its contract."""
 
 
 @dataclass(frozen=True)
 class OwnBody:
-    """A query of an overlay.
+    """The body of an own rollup: a query of an overlay.
 
     Attributes
     ----------
     contract
-        Of the table that it computes.
+        Contract of the computed table.
     inputs
-        Contracts of the tables that it reads, as far as it sees them.
+        Contracts of the input tables, with only the columns that the query sees.
     whole
-        Contracts of the same tables, with all columns.
+        Contracts of the input tables, with all columns.
     """
 
     contract: "Contract"
@@ -56,29 +56,29 @@ class OwnBody:
 
     @property
     def where(self) -> str:
-        """The query's file."""
+        """Path of the query's file."""
         folder, _, _ = self.contract.path.rpartition("/")
         return f"{folder}/rollups/{self.contract.table}.sql"
 
     @property
     def text(self) -> str:
-        """The query."""
-        assert self.contract.rollup is not None, "own tables that are computed have one"
+        """Text of the query."""
+        assert self.contract.rollup is not None, "own derived tables have a rollup"
         return self.contract.rollup.sql
 
     @property
     def source(self) -> str:
-        """The query, and the columns that it sees."""
-        return f"{sorted((name, one.names) for name, one in self.inputs.items())}\n{self.text}"
+        """Text of the query, and the columns that it sees."""
+        return f"{sorted((name, contract.names) for name, contract in self.inputs.items())}\n{self.text}"
 
     def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
         """Run the query. Raises `OwnRollupError`."""
         views = {
-            name: ctx.table(name).select(*(col(f'"{column}"') for column in seen.names))
-            for name, seen in self.inputs.items()
+            name: ctx.table(name).select(*(col(f'"{column}"') for column in contract.names))
+            for name, contract in self.inputs.items()
         }
 
-        def planned(former: Chosen) -> "DataFrame":
+        def plan(former: Chosen) -> "DataFrame":
             for name, frame in views.items():
                 ctx.deregister_table(name)
                 ctx.register_view(name, frame)
@@ -87,22 +87,22 @@ class OwnBody:
             return ctx.sql_with_options(self.text, READ_ONLY, param_values=dict(values))
 
         try:
-            frame, _ = plan_with_former_names(planned, self._former_columns, self.inputs, datetime.now(UTC).date())
-            answer = conform(without_former(plain_text_columns(frame.to_arrow_table())), self.contract)
+            frame, _ = plan_with_former_names(plan, self._former_columns, self.inputs, datetime.now(UTC).date())
+            rows = conform(without_former(plain_text_columns(frame.to_arrow_table())), self.contract)
         except ContractMismatchError as error:
             hint = f"have it give the columns of {self.contract.table}"
             raise OwnRollupError(error.what, where=self.where, hint=hint) from None
         except QueryError as error:
             raise self._rollup_error(error) from error
-        except Exception as error:  # DataFusion raises plain Exception and ValueError alike
+        except Exception as error:  # DataFusion raises Exception and ValueError
             raise self._rollup_error(one_line(error, self.inputs, self.inputs)) from error
-        self._refuse_elsewhere(ctx, answer, values)
-        return answer
+        self._refuse_other_dates(ctx, rows, values)
+        return rows
 
     def _former_columns(self, table: str) -> dict[str, Former]:
-        """Return the former names of the columns that the query sees of an input."""
-        there = former_names(self.whole[table])  # the name of a column that is hidden is no former one
-        return {name: one for name, one in there.items() if one.is_within(self.inputs[table].names)}
+        """Return the former names of the columns of an input that the query sees."""
+        names = former_names(self.whole[table])  # all columns, since a hidden column's name is no former name
+        return {name: former for name, former in names.items() if former.is_within(self.inputs[table].names)}
 
     def _rollup_error(self, error: QueryError) -> OwnRollupError:
         hint = error.hint
@@ -114,8 +114,8 @@ class OwnBody:
         where = self.where + error.where.removeprefix("SQL")
         return OwnRollupError(error.what, where=where, hint=hint)
 
-    def _refuse_elsewhere(self, ctx: "SessionContext", rows: pa.Table, values: Mapping[str, Any]) -> None:
-        """Raise `OwnRollupError` for rows of a date that is not computed: they would never be replaced."""
+    def _refuse_other_dates(self, ctx: "SessionContext", rows: pa.Table, values: Mapping[str, Any]) -> None:
+        """Raise `OwnRollupError` for rows of other dates than the computed ones, since they would never be replaced."""
         if "date" in values:
             is_due = pc.equal(rows["date"], values["date"])
             hint = "give $date as its column date"
@@ -130,7 +130,7 @@ class OwnBody:
 
 
 def own_rollups(contracts: "Mapping[str, Contract]") -> tuple[Rollup, ...]:
-    """Return the rollups of overlays among some contracts, each after what it reads."""
+    """Return the own rollups among some contracts, each after the rollups that it reads."""
     rollups: dict[str, Rollup] = {}
 
     def add(name: str) -> None:
@@ -139,11 +139,11 @@ def own_rollups(contracts: "Mapping[str, Contract]") -> tuple[Rollup, ...]:
             return
         for item in facts.inputs:
             add(item.table)
-        seen = {one.table: _visible_contract(contracts[one.table], one.classified) for one in facts.inputs}
-        ordered = sorted(facts.inputs, key=lambda item: item.reach == "until")  # dates are those of the others, if any
-        inputs = tuple(Input(one.table, one.reach) for one in ordered)  # type: ignore[arg-type]
-        leads = sum(one.reach != "until" for one in inputs) or len(inputs)
-        body = OwnBody(contracts[name], seen, {one.table: contracts[one.table] for one in facts.inputs})
+        visible = {item.table: _visible_contract(contracts[item.table], item.classified) for item in facts.inputs}
+        ordered = sorted(facts.inputs, key=lambda item: item.reach == "until")  # output dates are those of the others
+        inputs = tuple(Input(item.table, item.reach) for item in ordered)  # type: ignore[arg-type]
+        leads = sum(item.reach != "until" for item in inputs) or len(inputs)
+        body = OwnBody(contracts[name], visible, {item.table: contracts[item.table] for item in facts.inputs})
         parameters = dict(facts.parameters)
         own = contracts[name]
         scope = facts.scope
@@ -155,14 +155,14 @@ def own_rollups(contracts: "Mapping[str, Contract]") -> tuple[Rollup, ...]:
 
 
 def _visible_contract(contract: "Contract", classified: Iterable[str]) -> "Contract":
-    """Return a contract with the columns that a query sees."""
+    """Return a contract with only its operational columns and the columns in `classified`, without checks."""
     wanted = {*classified}
-    columns = tuple(one for one in contract.columns if one.class_ == "operational" or one.name in wanted)
+    columns = tuple(column for column in contract.columns if column.class_ == "operational" or column.name in wanted)
     return replace(contract, columns=columns, checks=())
 
 
 def faults(contracts: "Mapping[str, Contract]") -> Iterator[OwnRollupError]:
-    """Try the operators' rollups among some contracts on tables without rows; yield what is wrong with them."""
+    """Run the own rollups among some contracts on empty tables; yield their errors."""
     for rollup in own_rollups(contracts):
         ctx = engine(1)
         for name in rollup.tables:

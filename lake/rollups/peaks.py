@@ -1,7 +1,7 @@
 """Dense peak FLOP/s of devices, from `devices.csv` and `peaks.csv`, where every number has its source.
 
-Names match whole (case, spaces, hyphens and underscores aside): no part of a name ever stands for a device, because
-that is how an L40S comes to be taken for an L4. An unknown device or number format has no peak, and the reason is said.
+A device is found by its complete name, ignoring case, spaces, hyphens and underscores. Parts of names do not match,
+since an L40S would be found as an L4. An unknown device or number format has no peak, but a reason.
 """
 
 import csv
@@ -26,21 +26,21 @@ DTYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "float4": ("fp4", "nvfp4", "mxfp4"),
     "int8": (),
 }
-"""Number formats under torch's names, each with other words for it."""
+"""Number formats by torch's names, each with its other names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device as sold.
+    """A device model.
 
     Attributes
     ----------
     name, vendor, form_factor
-        Our name for it; who makes it; SXM, PCIe, NVL, superchip, OAM or chip.
+        Name in ranklake, manufacturer, and SXM, PCIe, NVL, superchip, OAM or chip.
     peak_is_per
-        What the peak counts, where vendors differ: GPU, GCD (one of two in an MI250X) or chip.
+        The unit of the peak: GPU, GCD (one of two in an MI250X) or chip.
     names
-        Every name that it goes by, drivers' first.
+        All names of the device, those of drivers first.
     """
 
     name: str
@@ -57,11 +57,11 @@ class Peak:
     Attributes
     ----------
     flops_per_s
-        Without structured sparsity. For float64 it is the rate of the matrix units, where there are any.
+        Peak without structured sparsity; for float64, that of the matrix units, if there are any.
     engine
         ``tensor`` or ``matrix`` units, or ``vector``.
     as_published
-        The number as its source prints it, which may count sparsity or several devices.
+        The number in its source, which may include sparsity or several devices.
     """
 
     device: Device
@@ -74,29 +74,29 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class NoPeak:
-    """Why there is no peak."""
+    """The reason why a peak is unknown."""
 
     reason: str
 
 
 def name_key(name: str) -> str:
-    """Return what two spellings of one name share. The SQL of the rollup `mfu` does the same to `runs.device_name`."""
+    """Return a name in lower case with single spaces, as a lookup key. `mfu.sql` does the same with device names."""
     return re.sub(r"[-_ ]+", " ", name).strip().lower()
 
 
 def dtype_of(word: str) -> str | None:
-    """Return torch's name of a number format; None if the word is not known."""
+    """Return torch's name of a number format; None for an unknown format."""
     return _dtypes().get(name_key(word.removeprefix("torch.")))
 
 
 def find_peak(device_name: str, dtype: str, form_factor: str | None = None) -> Peak | NoPeak:
-    """Look a device's dense peak up.
+    """Look up the dense peak of a device.
 
     Parameters
     ----------
     device_name
-        As NVML, ROCm or JAX report it, or a short name such as ``H100 SXM``. A family name (``H100``) serves where
-        `form_factor` is given or where all its members have the same peak.
+        Name from NVML, ROCm or JAX, or a short name such as ``H100 SXM``. A family name (``H100``) is accepted with a
+        `form_factor`, or if all its devices have the same peak.
     dtype
         Number format of the matrix products: ``bfloat16``, ``bf16``, ``fp8``, …
     """
@@ -120,9 +120,9 @@ def find_peak(device_name: str, dtype: str, form_factor: str | None = None) -> P
 
 
 def peak_rows() -> list[dict[str, str | float]]:
-    """Return every (device name, number format) that has one peak, as rows for SQL.
+    """Return the peaks of all names of devices and number formats, as rows for SQL.
 
-    ``name_key``, ``dtype`` (every word for it), ``canonical_dtype``, ``flops_per_s``, ``source``.
+    The columns are ``name_key``, ``dtype`` (any name of the format), ``canonical_dtype``, ``flops_per_s``, ``source``.
     """
     rows: list[dict[str, str | float]] = []
     for key in _by_name():
@@ -136,7 +136,7 @@ def peak_rows() -> list[dict[str, str | float]]:
 
 @cache
 def devices() -> tuple[Device, ...]:
-    """Return every device, in the file's order."""
+    """Return all devices, in the file's order."""
     return tuple(
         Device(row["device"], row["vendor"], row["form_factor"], row["peak_is_per"], tuple(row["names"].split("|")))
         for row in _csv("devices.csv")
@@ -163,7 +163,7 @@ def _peaks() -> Mapping[tuple[str, str], Peak]:
 def _by_name() -> Mapping[str, tuple[Device, ...]]:
     by_key: dict[str, list[Device]] = defaultdict(list)
     for item in devices():
-        for key in dict.fromkeys(name_key(name) for name in item.names):  # in their order: it goes into digests
+        for key in dict.fromkeys(name_key(name) for name in item.names):  # keeps the order, which enters digests
             by_key[key].append(item)
     return {key: tuple(items) for key, items in by_key.items()}
 

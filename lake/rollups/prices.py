@@ -1,6 +1,6 @@
-"""The operator's prices of devices, from a CSV file: price per device-hour, by device, pool and validity.
+"""Reads the operator's prices of devices from a CSV file: price per device-hour, by device, pool and dates.
 
-Nothing here knows a price by itself. What the file does not name has no price, and its cost is NULL.
+There are no built-in prices. A device that is not in the file has no price, and its cost is NULL.
 """
 
 import csv
@@ -33,11 +33,11 @@ SCHEMA: Final = pa.schema(
 )
 _CODE_LENGTH: Final = 3
 _SCALE: Final = 9
-_MOST: Final = Decimal(10**6)  # with more, the price of a large cluster's day outgrows 38 digits on its way
+_MOST: Final = Decimal(10**6)  # with higher prices, the cost of a large cluster's day would exceed 38 digits
 
 
 class PriceError(RanklakeError):
-    """A price table that cannot be used: not a file, or a line that says nothing or contradicts another."""
+    """An invalid price table: no file, an invalid line, or two lines that contradict each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,15 @@ class Price:
     Attributes
     ----------
     device_key
-        `ranklake.lake.rollups.peaks.name_key` of the device's name; None stands for any device.
+        `ranklake.lake.rollups.peaks.name_key` of the device's name; None for any device.
     pool
-        Partition, queue or virtual cluster; None stands for any.
+        Partition, queue or virtual cluster; None for any.
     price
-        Of one device for one hour, in `currency` (ISO 4217).
+        Price of one device for one hour, in `currency` (ISO 4217).
     valid_from, valid_to
-        First UTC date that it holds on, and the first that it no longer holds on; None: until further notice.
+        First UTC date with this price, and first UTC date without it; None for no end.
     source
-        File, digest and line.
+        File name, digest and line.
     """
 
     device_key: str | None
@@ -68,15 +68,14 @@ class Price:
 
 
 def price_table(path: str) -> pa.Table:
-    """Return a price table for SQL, under `SCHEMA`; an empty path gives one without rows. Raises `PriceError`."""
+    """Read a price table for SQL, with the schema `SCHEMA`; empty for an empty path. Raises `PriceError`."""
     return pa.Table.from_pylist([_row(price) for price in read_prices(path)] if path else [], schema=SCHEMA)
 
 
 def read_prices(path: str) -> tuple[Price, ...]:
-    """Read a price table: a CSV file with the columns `COLUMNS`, in any order, and perhaps ``note``.
+    """Read a price table: a CSV file with the columns `COLUMNS`, in any order, and optionally ``note``.
 
-    Raises `PriceError`, with the line, for what is not a price, and for two that hold for one device and pool at once;
-    those of all lines as one.
+    Raises one `PriceError` with all errors: invalid lines, and two prices for one device and pool on the same date.
     """
     try:
         raw = Path(path).read_bytes()

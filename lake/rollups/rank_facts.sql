@@ -1,7 +1,7 @@
--- grain    one row per run, attempt, rank and UTC date on which it was said, on the attempt's first date
--- inputs   run_facts and attempt_facts of the runs to compute (affected_runs), whatever their dates
--- formula  none: what run_facts has, where every date of the attempt finds it. FLOPs of an attempt of which nothing is said are
---          those of the attempt before it that said some
+-- grain    one row per run, attempt, rank and UTC date of the fact, on the attempt's first date
+-- inputs   run_facts and attempt_facts of the runs to compute (affected_runs), of all dates
+-- formula  The rows of run_facts, moved to the attempt's first date. An attempt without FLOPs gets those of the last earlier
+--          attempt that has some.
 WITH said AS (
     SELECT run_facts.*
     FROM run_facts

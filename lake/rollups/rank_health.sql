@@ -1,23 +1,21 @@
 -- grain    one row per run, attempt, rank and UTC date
--- inputs   steps of that date, and of an hour on either side of it: a step belongs to the date on which its first rank began
--- formula  Paired in every step: the rank's self time (step time less time in collectives, where a fast rank waits for the
---          slow one) over its peers': of two ranks the other's, else the median of all. Where no rank recorded collectives,
---          the step time itself.
---          The first $warmup_steps steps are not compared: of the attempt, as far as the hour before midnight shows them, so that
---          a run warms up once, wherever midnight falls.
---          Steps that share one line's mean (interval_end_step) are one measurement, and count as one step.
---          A rank is called a straggler only if the effect is large (median excess), steady (share of steps in which it was
---          slower than its peers; a clear effect over many steps need not be) and more than chance (sign test, Dixon & Mood 1946; its tail by Chernoff's bound
---          exp(-n KL(k/n || 1/2)), so p is never too small) over enough steps after warming up.
---          Or it is slow at times: in more steps than its peers its excess is far beyond its own usual one (beyond $min_burst_ratio
---          and $burst_deviations robust deviations). Such steps within $burst_gap_steps of each other are one episode, since what takes
---          a core away takes it for a while. If ranks are alike, an episode is any rank's: a binomial test of its episodes among
---          all ranks' (tail: its first term, by Robbins's bounds of the factorials, times the geometric series that exceeds the
---          rest), times the ranks, since any might have been named.
+-- inputs   steps of the date, and of one hour before and after it: a step belongs to the date on which its first rank began it
+-- formula  In each step, the rank's self time (step time minus time in collectives, where a fast rank waits for a slow one) is
+--          compared with that of its peers: with two ranks that of the other one, else the median of all ranks. If no rank
+--          recorded collectives, the step time is used.
+--          The first $warmup_steps steps of an attempt are left out, as far as they are on the date or in the hour before it.
+--          Steps with one common mean (interval_end_step) are one measurement and count as one step.
+--          A rank is a straggler if its effect is large (median excess), steady (share of steps in which it was slower than its
+--          peers; not needed for a clear effect over many steps) and significant (sign test, Dixon & Mood 1946; its tail by
+--          Chernoff's bound exp(-n KL(k/n || 1/2)), so p is never too small), over enough steps after the warm-up.
+--          A rank is also a straggler if it is slow at times: in more steps than its peers, its excess is far above its usual
+--          one (by $min_burst_ratio and $burst_deviations robust deviations). Slow steps within $burst_gap_steps are one
+--          episode, since a process that takes a core takes it for several steps. If all ranks are equal, an episode is equally
+--          likely on each. So the test is binomial: the rank's episodes among those of all ranks (tail: its first term, by
+--          Robbins's bounds of factorials, times a geometric series that exceeds the rest), times the number of ranks.
 --          score = median excess / (1.4826 median absolute deviation): the robust z of Iglewicz & Hoaglin 1993, over steps.
 -- set by   $warmup_steps, $min_steps, $min_excess_ratio, $min_slower_ratio, $max_p_value, $clear_excess_ratio,
 --          $min_burst_ratio, $burst_deviations, $burst_gap_steps, $min_burst_step_ratio, $max_burst_chance
---
 -- view own: what each rank needed for itself in each step
 SELECT
     run, attempt, rank, step, ts,

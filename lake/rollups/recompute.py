@@ -1,4 +1,4 @@
-"""Partitions of one rollup computed again from its inputs as they are, whatever lineage says of them."""
+"""Computes some partitions of one rollup again from its current inputs, regardless of lineage."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -25,19 +25,23 @@ if TYPE_CHECKING:
 def recompute(
     lake: "Lake", name: str, days: Collection[date], *, dry_run: bool = False
 ) -> tuple[list[date], list[date]]:
-    """Recompute partitions of one rollup from its current inputs and replace them, ignoring lineage.
+    """Compute partitions of one rollup from its current inputs and replace them, regardless of lineage.
+
+    Inputs that are rollups themselves are not updated first. Damaged files of the rollup's own table are replaced.
 
     Parameters
     ----------
     days
-        Output dates; of a rollup of whole runs, the runs that began on them.
+        Output dates; for a run rollup, the runs that began on these dates.
     dry_run
-        Only say which.
+        Whether to only return the dates.
 
-    Returns the dates that were replaced, and those that stay as they are because retention took, or a check holds back,
-    what they were, or a run on them was, computed from. Raises as `run_rollups`; inputs that are rollups themselves are
-    taken as they are. Raises `DamagedFileError` where inputs are damaged; damaged files of the rollup itself are what
-    this fixes.
+    Returns
+    -------
+    The dates that were replaced, and the dates that are unchanged because retention removed their inputs, or because a
+    check holds their inputs back.
+
+    Raises `DamagedFileError` if inputs are damaged, and what `run_rollups` raises.
     """
     (rollup,) = (one for one in rollups_of(lake, [name]) if one.name == name)
     with Lineage(lake.tables) as lineage:
@@ -82,9 +86,10 @@ def _recompute(
 
 
 def _readable(tables: "Tables", rollup: Rollup, output: Snapshot, days: Collection[date], gone: set[Key]) -> Snapshot:
-    """Return the output of a run rollup without its damaged files on some dates, which are computed again.
+    """Return the output of a run rollup without damaged files on the dates to compute.
 
-    Raises `DamagedFileError` where retention took something that the rollup reads: a row of it may have stood there.
+    Raises `DamagedFileError` if retention removed any input of the rollup: the damaged files may have rows that cannot
+    be computed any more.
     """
     bad = damaged_files(tables, rollup.name, output.files(days))
     if not bad or output.live is None:

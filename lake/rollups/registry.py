@@ -1,4 +1,4 @@
-"""Every rollup: what it reads, when it is due, and its parameters."""
+"""The list of all packaged rollups, and their settings from the configuration."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -184,16 +184,24 @@ ROLLUPS: Final = (
         body=Incidents(),
     ),
 )
-"""In an order in which each comes after what it reads."""
+"""All packaged rollups. Each comes after the rollups that it reads."""
 
 
 def select_rollups(
     names: Iterable[str] | None = None, config: LakeConfig = DEFAULT, own: Sequence[Rollup] = ()
 ) -> tuple[Rollup, ...]:
-    """Return the rollups of these names and those that they read, in order; all without names.
+    """Return some rollups and the rollups that they read, in an order in which each comes after those that it reads.
 
-    `own` are an operator's, each after what it reads. Those that ask for the operator's prices or topology get them
-    from `config`. Raises `UnknownRollupError` with the nearest name.
+    Parameters
+    ----------
+    names
+        Names of rollups; by default all.
+    config
+        Configuration with the operator's prices, topology and detectors.
+    own
+        The operator's own rollups, each after those that it reads.
+
+    Raises `UnknownRollupError` with the nearest name.
     """
     by_name = {rollup.name: rollup for rollup in (*ROLLUPS, *own)}
     wanted: set[str] = set()
@@ -216,7 +224,7 @@ def select_rollups(
 
 
 def detectors_with(config: LakeConfig) -> list[tuple[Detector, dict[str, float]]]:
-    """Return the detectors that are on, each with its thresholds. Raises `ThresholdError` for a setting of none."""
+    """Return the enabled detectors, each with its thresholds. Raises `ThresholdError` for an unknown setting."""
     settings, off = _settings(config)
     return [
         (each, of_detector(each.name, thresholds_of([each], settings))) for each in DETECTORS if each.name not in off
@@ -224,7 +232,7 @@ def detectors_with(config: LakeConfig) -> list[tuple[Detector, dict[str, float]]
 
 
 def setting_faults(config: LakeConfig) -> Iterator[tuple[str, ThresholdError]]:
-    """Yield what ``[detectors]`` names and is no detector, or no threshold of one, each with its key."""
+    """Yield an error for each unknown detector or threshold in ``[detectors]``, with its configuration key."""
     section, detectors = config.detectors, {each.name: each for each in DETECTORS}
     named = [("off", name) for name in section.off] + [("thresholds", item.detector) for item in section.thresholds]
     for key, name in named:
@@ -245,7 +253,7 @@ def _settings(config: LakeConfig) -> tuple[dict[str, float], frozenset[str]]:
 
 
 def _as_set(rollup: Rollup, config: LakeConfig) -> Rollup:
-    """Return a rollup of findings with the operator's thresholds and limit, without the detectors that are off."""
+    """Apply the operator's settings of detectors to a rollup of findings: thresholds, limit, disabled detectors."""
     if not isinstance(rollup.body, Findings) or config.detectors == DEFAULT.detectors:
         return rollup
     settings, off = _settings(config)

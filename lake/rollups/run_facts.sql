@@ -1,6 +1,6 @@
--- grain    one row per run, attempt and rank that said something about its model or device, on the UTC date it said it
--- inputs   scalars of that date
--- formula  none: the last value of each metric (by time, then by the row's own id); of measured peaks the best
+-- grain    one row per run, attempt and rank that recorded facts about its model or device, on the UTC date of the record
+-- inputs   scalars of the date
+-- formula  The last value of each metric (by time, then by the row's id); of measured peaks, the highest.
 SELECT
     run, attempt, rank, $date AS date, max(ts) AS ts,
     last_value(value ORDER BY ts, incarnation, segment, slot)

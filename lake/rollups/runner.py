@@ -1,4 +1,4 @@
-"""Updates the rollups: computes what is due, replaces those partitions, and records their lineage."""
+"""Updates rollups: computes the partitions that are due, replaces them, and records their lineage."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -26,26 +26,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RollupResult:
-    """What happened to one rollup.
+    """Result of updating one rollup.
 
     Attributes
     ----------
     name
-        Of the rollup and its table.
+        Name of the rollup and its table.
     partitions
-        Dates (ISO) that were replaced; empty if nothing had changed.
+        Dates (ISO) that were replaced; empty if no result changed.
     computed
-        Dates that were due. Those that came out as they were are not replaced.
+        Number of dates that were computed. Dates with an unchanged result are not replaced.
     rows
-        Rows in the replaced partitions.
+        Number of rows in the replaced partitions.
     version
-        Delta version of the table afterwards; None where there is none.
+        Delta version of the table afterwards; None if it has none.
     seconds
-        How long it took.
+        Wall seconds.
     damaged
-        Files that it would have read and that are not what was written. What depends on them stays as it was, and due.
+        Input files whose bytes changed after they were written. Dates that depend on them are unchanged and still due.
     kept_back
-        Partitions (table, date) that checks hold back. What depends on them stays as it was, and due.
+        Partitions (table, date) held back because a check failed. Dates that depend on them are unchanged and still
+        due.
     """
 
     name: str
@@ -66,23 +67,31 @@ def run_rollups(
     progress: Callable[[int, int], None] | None = None,
     full: bool = False,
 ) -> list[RollupResult]:
-    """Recompute the partitions whose inputs or code changed, of the named rollups and those that they read.
+    """Compute the partitions whose inputs or code changed, for some rollups and the rollups that they read.
+
+    All rollups see an input at the same version.
 
     Parameters
     ----------
     names
-        Rollups; default all.
+        Names of rollups; by default all.
     workers
-        Who computes, a date or a rollup's runs each, where there is enough to do; by default this process does all.
+        Workers for large rollups; a task is a date, or all due runs of a rollup. By default this process computes all.
     progress
-        Called with (rollups done, rollups in all).
+        Called with the number of finished rollups and of all rollups.
     full
-        Compute everything again, whatever lineage says. The result is the same.
+        Whether to compute everything again, without lineage. The result is the same.
 
-    All rollups see an input as of one version. Raises `UnknownRollupError`, and `LostRaceError` if another
-    process changes the same table meanwhile. Rollups before the failing one stay committed; running again goes on.
-    Raises `ranklake.lake.rollups.own.OwnRollupError` for the first of an operator's that fails, after all others ran,
-    and `ranklake.lake.contracts.errors.ContractError` for an overlay that the lake cannot be written under.
+    Raises
+    ------
+    UnknownRollupError
+        There is no such rollup.
+    LostRaceError
+        Another process changed the same table. Rollups that were committed before are kept; another call continues.
+    ranklake.lake.rollups.own.OwnRollupError
+        An own rollup failed: the first error, raised after all other rollups.
+    ranklake.lake.contracts.errors.ContractError
+        The lake cannot be written under the configured overlay.
     """
     keep_overlay(lake)
     rollups = rollups_of(lake, names)
@@ -96,7 +105,7 @@ def run_rollups(
 
 
 class _Round:
-    """One call of `run_rollups`: each rollup begins when those that it reads are up to date."""
+    """One call of `run_rollups`. A rollup begins when the rollups that it reads are up to date."""
 
     def __init__(self, tables: InputTables, lineage: Lineage, crew: "Workers", *, full: bool) -> None:
         self._tables, self._lineage, self._crew, self._full = tables, lineage, crew, full
@@ -106,7 +115,7 @@ class _Round:
     def bring_up_to_date(
         self, rollups: Sequence[Rollup], progress: Callable[[int, int], None] | None
     ) -> list[RollupResult]:
-        """Bring rollups up to date, given in an order in which each comes after what it reads."""
+        """Update rollups. Each must come after the rollups that it reads."""
         current = list[Work]()
         try:
             done = self._all_done(rollups, current, progress)
@@ -124,14 +133,14 @@ class _Round:
     def _all_done(
         self, rollups: Sequence[Rollup], current: list[Work], progress: Callable[[int, int], None] | None
     ) -> dict[str, RollupResult]:
-        """Compute rollups; `current` holds those under way, so that a caller can undo them."""
+        """Compute rollups. The list `current` has those that are not finished, so that the caller can undo them."""
         urgency, waiting = _urgency(rollups), list(rollups)
         done: dict[str, RollupResult] = {}
         while waiting or current:
             behind = {rollup.name for rollup in waiting} | {work.rollup.name for work in current}
             ready = [rollup for rollup in waiting if behind.isdisjoint(rollup.tables)]
             waiting = [rollup for rollup in waiting if rollup not in ready]
-            ready.sort(key=lambda rollup: -urgency[rollup.name])  # to look at inputs takes as long as a small rollup
+            ready.sort(key=lambda rollup: -urgency[rollup.name])  # finding due dates takes as long as a small rollup
             beside = len(current) + len(ready) - 1
             current += [self._begin(rollup, urgency[rollup.name], beside) for rollup in ready]
             if progress:
@@ -139,12 +148,12 @@ class _Round:
             work = self._next_result(current)
             try:
                 work.advance()
-            except OwnRollupError as error:  # nobody else's is held up by it
+            except OwnRollupError as error:  # other rollups continue
                 self.failed = self.failed or error
                 current.remove(work)
-                self._tables.invalidate(work.rollup.name)  # dates before it may be committed
+                self._tables.invalidate(work.rollup.name)  # earlier dates may be committed
                 continue
-            if work.replaced:  # of several commits, too, each
+            if work.replaced:  # after each commit of the rollup
                 self._tables.invalidate(work.rollup.name)
             if work.is_finished:
                 current.remove(work)
@@ -152,7 +161,7 @@ class _Round:
         return done
 
     def _next_result(self, current: Sequence[Work]) -> Work:
-        """Pick the most urgent of those that ended, else of those that this process computes; else wait for one."""
+        """Return the most urgent rollup with a result; else one that this process computes; else wait for a result."""
         if not any(work.is_done or work.is_deferred for work in current):
             self._crew.wait([work.pending for work in current if work.pending is not None])
         return min(current, key=lambda work: (not work.is_done, not work.is_deferred, -work.urgency))
@@ -162,8 +171,8 @@ class _Round:
         tables = self._tables
         inputs = {name: tables.snapshot(name) for name in rollup.tables}
         output = tables.output(rollup.name)
-        if output.version != ABSENT:  # an added column is a commit: before we look, not between
-            with suppress(NewerTableError, UnmigratedTableError):  # raised where it is due: others go on till then
+        if output.version != ABSENT:  # adding a column is a commit, which must come before the snapshot
+            with suppress(NewerTableError, UnmigratedTableError):  # raised later, if the rollup is due
                 handle = take_handle(tables.lake.tables, rollup.contract)
                 if handle.version() != output.version:
                     tables.invalidate(rollup.name)
@@ -203,7 +212,7 @@ class _Round:
 
 
 def _urgency(rollups: Sequence[Rollup]) -> dict[str, int]:
-    """Length of the longest chain of rollups that wait for each."""
+    """Return for each rollup the length of the longest chain of rollups that wait for it."""
     lengths: dict[str, int] = {}
     for rollup in reversed(rollups):
         readers = [reader for reader in rollups if rollup.name in reader.tables]

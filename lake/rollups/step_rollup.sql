@@ -1,16 +1,14 @@
--- grain    one row per run, attempt and step; it lies on the UTC date on which the first of its ranks began the step
--- inputs   steps of that date, and of an hour on either side, since ranks do not begin a step at one moment; scalars of the
---          same time that have a step; step_metrics, the names under which people log loss, learning rate, gradient norm,
---          tokens and samples
--- formula  self time = step time - time in collectives: what a rank needs for itself, without waiting for the others;
+-- grain    one row per run, attempt and step, on the UTC date on which the first rank began the step
+-- inputs   steps of the date, and of one hour before and after it, since ranks do not begin a step at the same time; scalars of
+--          the same time that have a step; step_metrics, the usual names of loss, learning rate, gradient norm, tokens and samples
+-- formula  self time = step time - time in collectives: the rank's own work, without waiting for other ranks;
 --          imbalance = longest / mean step time (DeRose et al. 2007, Detecting application load imbalance, there minus 1);
---          deviation of the population, from exact integer sums, so that no order of the rows changes a digit;
---          lead_*: rank 0's own times, for the run's timeline; of a step that rank 0 did not record the first start and the
---          longest times.
---          What a step's row in steps lacks is taken from scalars, under the first of the names in step_metrics. An attempt
---          that has no row in steps, as one of metrics that were logged by step alone, has the steps of its scalars, without
---          times. A mean over ranks of which one logged NaN or an infinity is none. Of scalars only loss and gradient norm
---          count as not finite: NaN is how people log that a score has no value.
+--          population deviation from exact integer sums, so the order of rows does not change any digit;
+--          lead_*: rank 0's times, for the run's timeline; for a step without rank 0, the first start and the longest times.
+--          Values that a row in steps lacks are taken from scalars, under the first matching name in step_metrics. An attempt
+--          without rows in steps (only metrics with steps) has the steps of its scalars, without times. A mean over ranks is NULL
+--          if a rank has NaN or an infinity. Of scalars, only loss and gradient norm count as not finite, since NaN is a usual
+--          value for a missing score.
 WITH ranked AS (
     SELECT
         run, attempt, rank, step, ts, tokens, samples, loss, lr, grad_norm, non_finite,

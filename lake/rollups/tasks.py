@@ -1,7 +1,7 @@
-"""What a rollup computes at a time, as tasks for workers: each computes, compares, and writes its own data files.
+"""Tasks of rollups for workers: each computes rows, compares them with the stored ones, and writes data files.
 
-Rows never pass through the scheduler. A task carries all that it needs to know of the lake; what it has written counts
-once the driver has committed it (`ranklake.lake.rollups.work`).
+Rows never pass through the scheduler. A task contains everything that it needs to know about the lake. The driver
+commits the written files (`ranklake.lake.rollups.work`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -46,23 +46,23 @@ if TYPE_CHECKING:
 
 TASK_CPU_S: Final = 0.05
 ROW_CPU_S: Final = 0.5e-6
-"""What computing one date or all runs that are due takes, and a row of its inputs, about."""
+"""Rough CPU cost of a task, and of a row of its inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a task writes.
+    """The output of a task.
 
     Attributes
     ----------
     lake_uri, storage
-        The lake; references among the options are as they are, and followed where the task runs.
+        Address of the lake, and storage options. References to secrets are resolved where the task runs.
     held
-        The rollup's table as it is.
+        Snapshot of the rollup's table.
     anyway
-        Whether dates that come out as they were are replaced, too.
+        Whether to write dates with an unchanged result, too.
     threads
-        In which a query runs; 0 for one a core.
+        Threads of a query; 0 for one per core.
     """
 
     lake_uri: str
@@ -73,25 +73,25 @@ class Output:
 
     @property
     def cores(self) -> int:
-        """Return how many cores the task may use."""
+        """Number of cores that the task may use."""
         cores = usable_cores()
         return min(self.threads, cores) or cores
 
 
 @dataclass(frozen=True, slots=True)
 class DaysTask:
-    """Dates of a partition rollup that are computed at once.
+    """A task: dates of a partition rollup that are computed together.
 
     Attributes
     ----------
     due
-        Each date with its inputs' digests.
+        Digests of the inputs, by date.
     live
         Files to read, by table.
     rows
-        Of the leading inputs.
+        Number of rows of the leading inputs.
     growth
-        What came since the only date was computed, where its inputs only grew.
+        For a single date whose inputs only got new files: these files.
     """
 
     rollup: Rollup
@@ -104,7 +104,7 @@ class DaysTask:
 
 @dataclass(frozen=True, slots=True)
 class RunsTask:
-    """The runs of a run rollup that are due: `due`, or else those that lineage, and what is gone or held back, tell."""
+    """A task: the due runs of a run rollup. Without `due`, the task finds them as `due_runs` does."""
 
     rollup: Rollup
     inputs: Mapping[str, Snapshot]
@@ -116,7 +116,7 @@ class RunsTask:
 
     @property
     def rows(self) -> int:
-        """None are counted: runs are not split."""
+        """Always 0: all runs are one task."""
         return 0
 
 
@@ -127,17 +127,17 @@ class ComputeResult:
     Attributes
     ----------
     state
-        What output partitions were computed from, for lineage.
+        Digests by output partition and input partition, for lineage.
     computed
-        How many dates were computed.
+        Number of dates that were computed.
     replaced
-        Those that came out different.
+        Dates with a changed result.
     files
-        Their rows, in no commit yet.
+        New data files of these dates, not committed yet.
     kept
-        Paths of the table's files of those dates that stay beside these.
+        Paths of existing files of these dates that are kept in addition.
     damaged
-        Files that were not what was written. What depends on them was left out.
+        Input files whose bytes changed after they were written. Dates that depend on them were left out.
     """
 
     state: dict[str, dict[Key, str]]
@@ -149,9 +149,14 @@ class ComputeResult:
 
 
 def compute(task: DaysTask | RunsTask, lake: Lake | None = None) -> ComputeResult:
-    """Carry out one task, where the lake is open already or not.
+    """Carry out one task.
 
-    Raises what reading and computing do; data files that no commit names may stay behind.
+    Parameters
+    ----------
+    lake
+        The lake, if it is already open in this process.
+
+    Raises what reading and computing raise. Then data files that are not committed may be left.
     """
     there = lake or Lake.open(task.output.lake_uri, task.output.storage)
     return _compute_days(there, task) if isinstance(task, DaysTask) else _compute_runs(there, task)
@@ -160,7 +165,7 @@ def compute(task: DaysTask | RunsTask, lake: Lake | None = None) -> ComputeResul
 def files_for(
     rollup: Rollup, due: Mapping[date, dict[Key, str]], inputs: Mapping[str, Snapshot]
 ) -> dict[str, pa.Table]:
-    """Return the live files of the inputs that dates are computed from."""
+    """Return the live files of inputs that some dates need, by table."""
     days = _read_days(rollup, due)
     live = {name: one.files(days.get(name)) for name, one in inputs.items()}
     if len(due) == 1:
@@ -170,7 +175,7 @@ def files_for(
 
 
 def _read_days(rollup: Rollup, due: Mapping[date, dict[Key, str]]) -> dict[str, set[date]]:
-    """Return which dates of its inputs some dates depend on; tables of which all do are not named."""
+    """Return the input dates on which some output dates depend, by table. Tables read completely are left out."""
     dates: dict[str, set[date]] = {}
     for day, inputs in due.items():
         for item in rollup.inputs:
@@ -183,9 +188,9 @@ def _read_days(rollup: Rollup, due: Mapping[date, dict[Key, str]]) -> dict[str, 
 
 
 def _compute_days(lake: Lake, task: DaysTask) -> ComputeResult:
-    """Compute dates at once; where an input is damaged, each that does not need it by itself."""
+    """Compute dates together. If an input is damaged, compute each date alone, without those that need the input."""
     if task.growth is not None:
-        with suppress(DamagedFileError):  # then all of the date is computed, or named as damaged
+        with suppress(DamagedFileError):  # then the whole date is computed, or reported as damaged
             return _compute_growth(lake, task, task.growth)
     rows: dict[date, pa.Table] = {}
     state: dict[str, dict[Key, str]] = {}
@@ -213,7 +218,7 @@ def _files_of_days(files: pa.Table, days: Collection[date] | None) -> pa.Table:
 def _evaluate(lake: Lake, task: DaysTask, days: Sequence[date], live: Mapping[str, pa.Table]) -> dict[date, pa.Table]:
     rollup = task.rollup
     pieces, at_once = _pieces(task, live, days[0])
-    # a query in one partition brings no partial results together: pieces side by side take up to a fifth less
+    # a query in one partition does not merge partial results, so parallel pieces take up to a fifth less time
     ctx = session(lake, rollup.tables, live=live, threads=max(1, task.output.cores // at_once), heavy=True)
     if not rollup.in_a_row:
         return {days[0]: evaluate_day(ctx, rollup, days[0], pieces, at_once)}
@@ -221,7 +226,7 @@ def _evaluate(lake: Lake, task: DaysTask, days: Sequence[date], live: Mapping[st
 
 
 def _pieces(task: DaysTask, live: Mapping[str, pa.Table], day: date) -> tuple[Sequence[Range], int]:
-    """Return the pieces that a date is computed in, and how many at once."""
+    """Return the pieces of a date, and the number of pieces to compute in parallel."""
     rollup, most = task.rollup, min(task.output.cores, AT_ONCE)
     if not rollup.cut:
         return (WHOLE_RANGE,), 1
@@ -230,7 +235,7 @@ def _pieces(task: DaysTask, live: Mapping[str, pa.Table], day: date) -> tuple[Se
 
 
 def _compute_growth(lake: Lake, task: DaysTask, growth: Growth) -> ComputeResult:
-    """Compute the groups of a date that have new rows; of its files those stay that have no such group and are full.
+    """Compute the groups of a date that have new rows. Full files without such a group are kept.
 
     Raises `DamagedFileError`.
     """
@@ -265,12 +270,12 @@ def _compute_growth(lake: Lake, task: DaysTask, growth: Growth) -> ComputeResult
 
 
 def by_day(rows: pa.Table, days: Collection[date]) -> dict[date, pa.Table]:
-    """Return the rows of each of some dates."""
+    """Return rows divided by date, for some dates."""
     return {day: rows.filter(pc.equal(rows["date"], pa.scalar(day, pa.date32()))) for day in days}
 
 
 def _compute_runs(lake: Lake, task: RunsTask) -> ComputeResult:
-    """Compute whole runs; what else lies in their output dates stays."""
+    """Compute whole runs. Rows of other runs on their output dates are kept."""
     rollup, held = task.rollup, task.output.held
     try:
         due = task.due or due_runs(lake, rollup, task.inputs, held, task.state, task.gone, task.kept_back)
@@ -294,7 +299,7 @@ def _write_changed(
     state: dict[str, dict[Key, str]],
     hurt: Sequence[Damage],
 ) -> ComputeResult:
-    """Write the dates that came out different."""
+    """Write the dates with a changed result; return the result of the task."""
     known, output = task.rollup.contract, task.output
     if task.rollup.kept:
         rows_by_day = {day: _as_at_first(lake, task, day, rows) for day, rows in rows_by_day.items()}
@@ -303,13 +308,13 @@ def _write_changed(
         for day, rows in rows_by_day.items()
         if output.anyway or not is_stored(lake, known, output.held, day, rows)
     }
-    number = output.held.number + 1  # what the next commit will have; that of a later one is as good
+    number = output.held.number + 1  # number of the next commit; a later commit may use the files, too
     files = append_files(lake.store, known, pa.concat_tables(news.values()), number) if news else []
     return ComputeResult(state, len(rows_by_day), tuple(news), tuple(files), tuple(hurt))
 
 
 def _as_at_first(lake: Lake, task: DaysTask | RunsTask, day: date, rows: pa.Table) -> pa.Table:
-    """Return the rows of a date with what those that the table has already keep."""
+    """Return the rows of a date, with the stored values of the columns `Rollup.kept` for rows that already exist."""
     grain, kept, held = task.rollup.contract.grain, task.rollup.kept, task.output.held
     if day not in held.digests:
         return rows
@@ -328,13 +333,13 @@ def _as_at_first(lake: Lake, task: DaysTask | RunsTask, day: date, rows: pa.Tabl
 
 
 def is_stored(lake: Lake, known: "Contract", held: Snapshot, day: date, rows: pa.Table) -> bool:
-    """Whether the table holds just these rows on a date: then what reads them need not be computed again."""
+    """Whether the table has exactly these rows on a date. Then the date is not replaced."""
     if day not in held.digests:
         return bool(rows.num_rows == 0)
     if sum(held.files([day])["num_records"].to_pylist()) != rows.num_rows:
         return False
     try:
-        stored = held.rows(lake, days=[day])  # a date is replaced once, so it is still as it was at first
+        stored = held.rows(lake, days=[day])  # a date is replaced only once in a round, so the snapshot is current
     except DamagedFileError:  # what was computed again takes its place
         return False
     return bool(_sort_rows(stored, known.grain).equals(_sort_rows(rows, known.grain)))

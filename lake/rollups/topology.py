@@ -1,9 +1,11 @@
-"""Racks, switches and rails of nodes, from a file of the operator's: CSV, YAML, or Slurm's ``topology.conf``.
+"""Reads racks, switches and rails of nodes from the operator's file, and finds places that faults have in common.
+
+The file is CSV, YAML, or Slurm's ``topology.conf``:
 
 node,rack,switch          node,label,value                        - {nodes: "n[1-8]", rack: r4, rails: "leaf[1-8]"}
 n1,r4,s1                  n1,topology.kubernetes.io/rack,r4       SwitchName=s1 Nodes=n[1-8]
 
-A rail is the switch of a host's GPU: GPU i of each host is on the i-th of the host's rails.
+A rail is the network switch of a GPU. GPU i of each host is connected to the i-th of the host's rails.
 """
 
 import csv
@@ -21,13 +23,13 @@ from ranklake.errors import RanklakeError, did_you_mean
 from ranklake.operator_files import OperatorFile, raise_all
 
 TOPOLOGY: Final = "topology"
-"""Lookup of the operator's topology, which a lake is opened with."""
+"""Name of the lookup with the operator's topology, from the lake's configuration."""
 KINDS: Final = ("switch", "rack")
-"""What nodes share, the narrowest first."""
+"""Kinds of places that nodes share, from the smallest."""
 RAIL: Final = "rail"
-"""What the GPUs in one place of each host share."""
+"""Kind of place that GPUs with the same index share."""
 RAILS: Final = "rails"
-"""Column with the rails of a node: how many, then named 0, 1, …, or their names, by GPU."""
+"""Column with the rails of a node: their number (they are then named 0, 1, …), or their names in the order of GPUs."""
 PLACE: Final = (*KINDS, RAILS)
 COLUMNS: Final = ("node", "rack", "switch", RAILS)
 MOST_RAILS: Final = 256
@@ -38,7 +40,7 @@ LABELS: Final[Mapping[str, str]] = {
         ("switch", "leaf", "leaf-switch", "tor", "network-node-layer-3", "gce-topology-subblock"), "switch"
     ),
 }
-"""Last parts of Kubernetes labels, and what they name; of a cloud's layers of switches, the one nearest to the node."""
+"""Column by last part of a Kubernetes label. Of a cloud's layers of switches, the one nearest to the node is used."""
 SCHEMA: Final = pa.schema(dict.fromkeys(COLUMNS, pa.string()))
 MOST_NODES: Final = 200_000
 _RANGE: Final = re.compile(r"\[([0-9,\-]+)\]")
@@ -46,12 +48,12 @@ _PAIR: Final = re.compile(r"(\w+)=(\S+)")
 
 
 class TopologyError(RanklakeError):
-    """A topology file that cannot be used, or that contradicts itself."""
+    """An invalid topology file, or one that contradicts itself."""
 
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Nodes of a YAML file that are in one place: names or ranges such as ``n[1-8]``, separated by commas."""
+    """An entry of a YAML file: nodes in one place. `nodes` has names or ranges such as ``n[1-8]``, with commas."""
 
     nodes: str
     rack: str = ""
@@ -60,16 +62,16 @@ class NodeGroup:
 
 
 def topology_table(path: str) -> pa.Table:
-    """Return a topology for SQL, under `SCHEMA`; an empty path gives one without rows. Raises `TopologyError`."""
+    """Read a topology for SQL, with the schema `SCHEMA`; empty for an empty path. Raises `TopologyError`."""
     places = read_topology(path) if path else {}
     rows = [{"node": node, **{kind: place.get(kind) or None for kind in PLACE}} for node, place in places.items()]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
 def read_topology(path: str) -> dict[str, dict[str, str]]:
-    """Return the rack, switch and rails of each node that a file names.
+    """Return the rack, switch and rails of each node in a file.
 
-    Raises one `TopologyError` for all lines that cannot be read or that put a node into a second place.
+    Raises one `TopologyError` with all errors: invalid lines, and nodes in two places.
     """
     places: dict[str, dict[str, str]] = {}
     errors: list[RanklakeError] = []
@@ -92,7 +94,7 @@ def _add(known: dict[str, str], node: str, place: Mapping[str, str]) -> None:
 
 @cache
 def rail_names(text: str) -> tuple[str, ...]:
-    """Return the rails of a node's GPUs, by index. Raises `ValueError` for a text that is no number or list of rails.
+    """Return the rails of a node's GPUs, by index. Raises `ValueError` if the text is no number or list of rails.
 
     >>> rail_names("2"), rail_names("leaf[1-2],leaf2")
     (('0', '1'), ('leaf1', 'leaf2', 'leaf2'))
@@ -110,7 +112,7 @@ def rail_names(text: str) -> tuple[str, ...]:
 
 
 def host_names(text: str) -> Iterator[str]:
-    """Yield the names of a list of hosts as Slurm writes it. Raises `ValueError` for other texts.
+    """Yield the names in a Slurm host list. Raises `ValueError` for other texts.
 
     >>> list(host_names("a[08-10],b2"))
     ['a08', 'a09', 'a10', 'b2']
@@ -138,7 +140,7 @@ def _range_names(text: str) -> Iterator[str]:
 
 
 def _entries(path: Path) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Yield file and line of an entry, its list of nodes, and their rack, switch and rails."""
+    """Yield for each entry: file and line, the list of nodes, and their rack, switch and rails."""
     if path.suffix in {".yaml", ".yml"}:
         file = OperatorFile(path, error=TopologyError, noun="topology file")
         for number, group in enumerate(file.load(tuple[NodeGroup, ...])):
@@ -157,7 +159,7 @@ def _entries(path: Path) -> Iterator[tuple[str, str, dict[str, str]]]:
         for number, line in enumerate(lines, 1):
             keys = {key.casefold(): value for key, value in _PAIR.findall(line.partition("#")[0])}
             name = keys.get("switchname") or keys.get("blockname")
-            if name and "nodes" in keys:  # others have switches below them, and no node of their own
+            if name and "nodes" in keys:  # other switches only connect switches
                 yield f"{path}:{number}", keys["nodes"], {"switch": name}
         return
     yield from _csv_entries(path, lines)
@@ -182,13 +184,13 @@ def _csv_entries(path: Path, lines: list[str]) -> Iterator[tuple[str, str, dict[
 
 
 Member = str | tuple[str, int]
-"""A host, or a GPU: its host, and its number there."""
+"""A host, or a GPU: its host, and its index there."""
 _WORDS: Final = {"switch": ("hosts", "behind"), "rack": ("hosts", "in"), RAIL: ("GPUs", "on")}
 
 
 @dataclass(frozen=True)
 class SharedPlace:
-    """A switch or rack on whose hosts, or a rail on whose GPUs, hits concentrate: `hit` of its `members`."""
+    """A switch, rack or rail with many faulty members: `hit` of its `members`, which are hosts or GPUs."""
 
     kind: str
     name: str
@@ -196,31 +198,31 @@ class SharedPlace:
     members: frozenset[Member]
 
     def __str__(self) -> str:
-        """Return how many hosts or GPUs are hit, and what they share."""
-        every = "all" if self.hit == self.members else f"{len(self.hit)} of the"
-        noun, lies = _WORDS[self.kind]
-        return f"{every} {len(self.members)} {noun} {lies} {self.kind} {self.name}"
+        """Return the number of faulty hosts or GPUs and the place, as text."""
+        count = "all" if self.hit == self.members else f"{len(self.hit)} of the"
+        noun, preposition = _WORDS[self.kind]
+        return f"{count} {len(self.members)} {noun} {preposition} {self.kind} {self.name}"
 
     @property
     def share(self) -> float:
-        """Share of the members that are hit."""
+        """Faulty members divided by all members."""
         return len(self.hit) / len(self.members)
 
 
 def shared_places(
     places: Mapping[str, Mapping[str, str]], hit: AbstractSet[str], among: Collection[str]
 ) -> Iterator[SharedPlace]:
-    """Yield the switches, else the racks, on whose hosts hits concentrate.
+    """Yield the switches with many faulty hosts; if there are none, the racks.
 
-    At least two and half of a place's hosts are hit, and at most half that share of the other hosts: what hits a whole
-    cluster is not a switch's fault. Without other hosts nothing is known, and nothing is yielded.
+    At least two hosts and half of a place's hosts must be faulty, and among other hosts at most half of that share: a
+    fault of the whole cluster is not caused by one switch. Without other hosts, nothing is yielded.
 
     Parameters
     ----------
     places
         Rack and switch by host.
     hit, among
-        Hosts that are hit, and all that might have been.
+        Faulty hosts, and all hosts.
     """
     for kind in KINDS:
         shared = list(_shared(kind, {host: places[host].get(kind, "") for host in among if host in places}, hit))
@@ -230,10 +232,10 @@ def shared_places(
 
 
 def rail_of(places: Mapping[str, Mapping[str, str]], gpu: tuple[str, int | None]) -> str:
-    """Return the rail of a GPU, given its host and its number there; empty if that is not known."""
-    host, number = gpu
+    """Return the rail of a GPU, given its host and its index there; empty if unknown."""
+    host, index = gpu
     rails = rail_names(places.get(host, {}).get(RAILS, ""))
-    return rails[number] if number is not None and 0 <= number < len(rails) else ""
+    return rails[index] if index is not None and 0 <= index < len(rails) else ""
 
 
 def shared_rails(
@@ -241,12 +243,12 @@ def shared_rails(
     hit: Collection[tuple[str, int | None]],
     among: Collection[tuple[str, int | None]],
 ) -> Iterator[SharedPlace]:
-    """Yield the rails on whose GPUs hits concentrate, by the rule of `shared_places`.
+    """Yield the rails with many faulty GPUs, by the rule of `shared_places`.
 
     Parameters
     ----------
     hit, among
-        GPUs that are hit, and all that might have been: host, and number there, None where that is not known.
+        Faulty GPUs, and all GPUs: host and index there, None if unknown.
     """
     known = {(host, number): rail_of(places, (host, number)) for host, number in among if number is not None}
     if len({host for host, _ in known}) > 1:

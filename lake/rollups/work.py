@@ -1,4 +1,4 @@
-"""Brings one rollup up to date: has what is due computed, and replaces the dates whose result changed."""
+"""Updates one rollup: has the due dates or runs computed, and replaces the dates whose result changed."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -52,32 +52,33 @@ def split_kept_back(
 
 
 def _is_read(key: Key, inputs: Collection[Key], day: date) -> bool:
-    """Whether a date is computed from a partition: by itself, or with all of its table up to that date."""
+    """Whether a partition is an input of a date, by itself or as part of the whole table up to the date."""
     return key in inputs or ((key[0], WHOLE) in inputs and day_of(key[1]) <= day)
 
 
 BATCH_ROWS: Final = 20_000_000
-"""Rows of inputs after which computed dates are committed, for each task at a time: what a kill costs at most."""
+"""Input rows per parallel task after which computed dates are committed. It limits what is lost by a kill."""
 MOST_ROWS: Final = 500_000
-"""Rows of inputs that dates in a row may have together: planning queries for a date of few costs more than they."""
+"""Most input rows of consecutive dates that are computed together. For fewer rows, planning takes most of the time."""
 MOST_DAYS: Final = 64
 
 
 class Work:
-    """One rollup being brought up to date: what is left to compute, what is being computed, and what was committed.
+    """The update of one rollup: remaining, running and committed tasks.
 
     Parameters
     ----------
     crew
-        Who computes, where there is enough to do.
+        Workers, used if there is enough to compute.
     since_plan
-        The lake's last finished plan before any input was looked at; an erasure after it makes all this void.
+        The lake's last finished plan before any input was read. If an erasure was applied after it, nothing is
+        committed.
     urgency
-        How many rollups wait for this one, one after the other.
+        Length of the longest chain of rollups that wait for this one.
     beside
-        How many other rollups are computed at the same time, and share the cores.
+        Number of other rollups that are computed at the same time and share the cores.
     anyway
-        Whether dates that come out as they were are replaced, too.
+        Whether to replace dates with an unchanged result, too.
     """
 
     def __init__(  # noqa: PLR0913 - all that it takes to bring a rollup up to date
@@ -111,17 +112,17 @@ class Work:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all that was due is committed."""
+        """Whether all due dates are committed."""
         return self.pending is None
 
     @property
     def is_done(self) -> bool:
-        """Whether `advance` has nothing to wait for."""
+        """Whether `advance` returns without waiting."""
         return self.pending is None or self.pending.is_done
 
     @property
     def is_deferred(self) -> bool:
-        """Whether `advance` computes, in this process."""
+        """Whether the tasks will be computed in this process, by `advance`."""
         return self.pending is not None and self.pending.is_deferred
 
     def begin_days(
@@ -158,7 +159,7 @@ class Work:
         return RunsTask(self.rollup, inputs, self._output, state, gone, due, frozenset(self.kept_back))
 
     def _begin(self, tasks: Sequence[DaysTask | RunsTask], cpu_s: float) -> None:
-        # a key that stands in a lookup is for no other process
+        # a lookup with a key must not be sent to another process
         if tasks and not self.rollup.holds_secret:
             self._crew = self._crew.fitting(cpu_s)
         else:
@@ -167,7 +168,7 @@ class Work:
         self._begin_some()
 
     def _begin_some(self) -> None:
-        """Begin as many of the tasks that are left as are committed together."""
+        """Begin the next tasks, as many as are committed together."""
         self.pending = None
         if not self._left:
             return
@@ -180,17 +181,17 @@ class Work:
         self._current, self._left = self._left[:count], self._left[count:]
         work = partial(compute, lake=self.lake) if here else partial(compute)
         threads = 0 if here else self._threads(self._crew, count)
-        # the longest first, so that none is left over at the end
+        # the longest first, so that none is running alone at the end
         self._current.sort(key=lambda task: task.rows, reverse=True)
         tasks = [self._with_inputs(task, threads) for task in self._current]
         self.pending = self._crew.begin(work, tasks, self.urgency)
 
     def _threads(self, crew: "Workers", count: int) -> int:
-        """Return in how many threads each query of so many tasks runs."""
+        """Return the number of threads for each query, if `count` tasks run at the same time."""
         return math.ceil(crew.room().tasks / (count + self._beside))
 
     def _with_inputs(self, task: DaysTask | RunsTask, threads: int) -> DaysTask | RunsTask:
-        """Return a task with what it takes to carry it out."""
+        """Return a task with its inputs and settings, ready to be sent to a worker."""
         output = replace(self._output, threads=threads)
         rollup = self.rollup.with_lookups() if threads else self.rollup
         if isinstance(task, RunsTask):
@@ -199,16 +200,16 @@ class Work:
         return replace(task, rollup=rollup, output=output, live=files_for(rollup, task.due, self.inputs))
 
     def _leading_rows(self, inputs: Mapping[Key, str]) -> int:
-        """Return the rows of the leading inputs that a date is computed from."""
+        """Return the number of rows of a date's leading inputs."""
         leads = [self.inputs[item.table] for item in self.rollup.inputs[: self.rollup.leads]]
         read = {(table, day_of(name)) for table, name in inputs if name}
         files = [one.files([at]) for one in leads for name, at in read if name == one.table]
         return sum(pc.sum(some["num_records"]).as_py() or 0 for some in files)
 
     def _groups(self, due: Mapping[date, dict[Key, str]]) -> Iterator[tuple[dict[date, dict[Key, str]], int]]:
-        """Yield dates that are computed at once, and the rows of their leading inputs.
+        """Yield the dates of each task, with the number of rows of their leading inputs.
 
-        It is one date, or as many in a row as the rollup takes and memory allows.
+        A task has one date, or several consecutive ones if the rollup allows it and they have few rows.
         """
         group: dict[date, dict[Key, str]] = {}
         rows = 0
@@ -224,34 +225,34 @@ class Work:
             yield group, rows
 
     def advance(self) -> None:
-        """Wait for what is being computed, commit it, and begin what is left."""
+        """Wait for the running tasks, commit their results, and begin the next tasks."""
         if self.pending is None:
             return
         dates = tuple(day for task in self._current if isinstance(task, DaysTask) for day in task.due)
         unit = Unit("compute", self.rollup.name, dates, reads=self.rollup.tables)
         computed = carry_out(unit, self.pending.results)
-        self.pending = None  # what is committed is nobody's to undo, whatever fails after that
+        self.pending = None  # committed results must not be undone if a later step fails
         self._commit(computed)
         self._begin_some()
 
     def finish(self) -> None:
-        """Do all that is left."""
+        """Compute and commit all remaining tasks."""
         while not self.is_finished:
             self.advance()
 
     def cancel(self) -> None:
-        """Give up what is being computed."""
+        """Cancel the running tasks."""
         if self.pending is not None:
             self.pending.cancel()
 
     def undo(self) -> None:
-        """Give up what is being computed, and delete what was written of it: it may hold what was erased meanwhile."""
+        """Cancel the running tasks and delete their files, which may have rows that were erased meanwhile."""
         for written in () if self.pending is None else self.pending.abandon():
             for file in written.files:
                 delete(self.lake.store, self.lake.path("tables", file.table, file.path))
 
     def _commit(self, computed: Sequence[ComputeResult]) -> None:
-        """Replace the dates that came out different, in one commit; then note lineage of all that were computed."""
+        """Replace the dates with a changed result in one commit, and record the lineage of all computed dates."""
         self.damaged += [one for some in computed for one in some.damaged]
         self.computed += sum(some.computed for some in computed)
         state = {name: inputs for some in computed for name, inputs in some.state.items()}
@@ -274,7 +275,7 @@ class Work:
             try:
                 self.version = carry_out(unit, swap)
             except LostRaceError:
-                for file in files:  # no commit names them, and they may hold what was erased meanwhile
+                for file in files:  # not committed, and they may have rows that were erased meanwhile
                     delete(self.lake.store, self.lake.path("tables", file.table, file.path))
                 raise
             self.replaced += days

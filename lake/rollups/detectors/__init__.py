@@ -1,1 +1,1 @@
-"""Detectors over the tables: each a declaration with its algorithm, which gets the rows of one subject as arrays."""
+"""Detectors of faults in tables: declarations with algorithms that get the rows of one subject as arrays."""

@@ -1,4 +1,4 @@
-"""Detectors over devices: minutes of ``gpu_samples``, and events about them."""
+"""Detectors of faults of devices, from minutes of ``gpu_samples`` and from events."""
 
 import json
 from collections import Counter
@@ -38,14 +38,14 @@ _LINKS: Final = (
 
 
 def xids(series: Series, thresholds: Mapping[str, float]) -> Iterator[Detection]:
-    """Report XIDs of a device, those that follow each other within the cool-down together: the worst leads."""
+    """Report XIDs of a device. XIDs within the cool-down are one detection, led by the most severe one."""
     times = series["first_ts"]
     cuts = (np.flatnonzero(np.diff(times) > thresholds[COOLDOWN] * SECOND) + 1).tolist()
     for first, last in zip([0, *cuts], [*cuts, len(series)], strict=True):
         counts = Counter(int(code) for code in series["value"][first:last])
-        known = {code: xid_meanings().get(code, UNKNOWN_XID) for code in counts}
-        worst = max(counts, key=lambda code: _WEIGHTS.index(known[code].severity))
-        meaning = known[worst]
+        meanings = {code: xid_meanings().get(code, UNKNOWN_XID) for code in counts}
+        worst = max(counts, key=lambda code: _WEIGHTS.index(meanings[code].severity))
+        meaning = meanings[worst]
         others = [str(code) for code in counts if code != worst]
         also = f", with {', '.join(others)}" if others else ""
         yield Detection(
@@ -60,7 +60,7 @@ def xids(series: Series, thresholds: Mapping[str, float]) -> Iterator[Detection]
 
 
 def lost(series: Series, thresholds: Mapping[str, float]) -> Iterator[Detection]:
-    """Report a device that does not answer any more."""
+    """Report a device that the driver has lost."""
     del thresholds
     for at, reason in zip(series["first_ts"], series["detail"], strict=True):
         why = f": {reason}" if reason else ""

@@ -1,4 +1,4 @@
-"""Detector of hangs: ranks on which nothing begins any more, which collective they wait in, and who did not arrive."""
+"""Detector of hangs: ranks on which nothing begins any more, the collective they wait in, and the missing ranks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -17,16 +17,16 @@ _MOST_STILL_S: Final = 1e9
 
 
 class Place(NamedTuple):
-    """Where a rank is in the collectives of a group.
+    """The last collective of a rank in a process group.
 
     Attributes
     ----------
     collective
-        Name of the one that it began last.
+        Name of the collective that the rank began last.
     number
-        Which of the group it is, from 1.
+        Number of the collective in the group, from 1.
     ended
-        Whether it has ended on this rank.
+        Whether the collective has ended on this rank.
     """
 
     rank: int
@@ -37,10 +37,11 @@ class Place(NamedTuple):
 
 
 def hang(series: Series, thresholds: Mapping[str, float]) -> Iterator[Detection]:
-    """Find reports of ranks that hang, those near each other as one, from when they stood still until they went on.
+    """Find hangs from the reports of ranks. Reports within the cool-down are one detection.
 
-    Collectives of a group are numbered alike on its ranks. Those that wait have begun a later one than those that did
-    not arrive: these are named. Without torch's flight recorder, those whose last step is the earliest are.
+    Collectives of a process group have the same numbers on all its ranks. Ranks that wait have begun a later collective
+    than the missing ranks, which the message names. Without torch's flight recorder, the missing ranks are those with
+    the earliest last step.
     """
     start = 0
     times = series["ts"]
@@ -57,7 +58,7 @@ def hang(series: Series, thresholds: Mapping[str, float]) -> Iterator[Detection]
         steps = [int(series["step"][n]) for n in reports if not np.isnan(series["step"][n])]
         yield Detection(
             start=min(int(times[n]) - _still_us(series["attributes"][n]) for n in reports),
-            end=_gone_on(series, reports, ranks),
+            end=_resumed_us(series, reports, ranks),
             message=message,
             effect=float(len(ranks)),
             step=min(steps, default=None),
@@ -67,15 +68,15 @@ def hang(series: Series, thresholds: Mapping[str, float]) -> Iterator[Detection]
 
 
 def _still_us(attributes: str | None) -> int:
-    """Return for how long nothing had begun when a rank said so; 0 where it did not say."""
+    """Return the time without progress before a report, in microseconds; 0 if the report does not have it."""
     seconds = facts_in(attributes).get("still_s")
     return int(seconds * _SECOND) if isinstance(seconds, int | float) and 0 <= seconds < _MOST_STILL_S else 0
 
 
-def _gone_on(series: Series, reports: Sequence[int], ranks: Sequence[int]) -> int | None:
-    """Return when the last of the ranks went on again; None while one still hangs.
+def _resumed_us(series: Series, reports: Sequence[int], ranks: Sequence[int]) -> int | None:
+    """Return when the last of the ranks continued, in microseconds since 1970; None if a rank still hangs.
 
-    Those that do not say for how long they stood still do not say either when they go on: their last report counts.
+    Recorders that do not report the time without progress do not report the end either. Then it is the last report.
     """
     if not any(_still_us(series["attributes"][n]) for n in reports):
         return int(series["ts"][reports[-1]])
@@ -88,7 +89,7 @@ def _gone_on(series: Series, reports: Sequence[int], ranks: Sequence[int]) -> in
 
 
 def _behind(series: Series, reports: Sequence[int], ranks: Sequence[int]) -> tuple[str, list[int]]:
-    """Return that nothing begins, and which ranks did not come as far as the others, by their last step."""
+    """Return a message and the ranks whose last step is before that of the others."""
     message = f"Nothing begins any more on {ranks_text(ranks)}"
     last = {int(series["rank"][n]): series["step"][n] for n in reports}
     lowest = min(last.values())
@@ -100,7 +101,7 @@ def _behind(series: Series, reports: Sequence[int], ranks: Sequence[int]) -> tup
 
 
 def unanswered(series: Series, _: Mapping[str, float]) -> Iterator[Detection]:
-    """Find reports of NCCL's RAS in which ranks do not answer or report an error; each report is one finding."""
+    """Find reports of NCCL's RAS in which ranks do not answer or report an error; each report is one detection."""
     times = series["ts"]
     for at in np.unique(times).tolist():
         places = np.flatnonzero(times == at).tolist()
@@ -122,7 +123,7 @@ def unanswered(series: Series, _: Mapping[str, float]) -> Iterator[Detection]:
 
 
 def _places(series: Series, reports: Sequence[int]) -> Iterator[Place]:
-    """Yield where ranks are, by the last report of each."""
+    """Yield the last collective of each rank and group, from its last report."""
     last: dict[tuple[int, str], Place] = {}
     for number in reports:
         facts = facts_in(series["attributes"][number])
@@ -135,7 +136,7 @@ def _places(series: Series, reports: Sequence[int]) -> Iterator[Place]:
 
 
 def _missing(places: Sequence[Place]) -> tuple[str, list[int]] | None:
-    """Return who waits in what for whom, and the ranks that did not arrive; None where no group tells."""
+    """Return a message about waiting ranks, and the missing ranks; None if no process group shows it."""
     by_group = sorted(places, key=lambda place: (place.group, place.rank))
     for _, group in groupby(by_group, key=lambda place: place.group):
         ranks = list(group)
@@ -197,4 +198,4 @@ WHERE run = {run} AND attempt = {attempt} AND event = 'nccl_ras'
         false_positive_target=0,
     ),
 )
-"""Every detector of hangs."""
+"""Detectors of hangs."""

@@ -1,4 +1,4 @@
-"""Detectors over hosts: minutes of ``host_samples``, and faults of nodes that were imported."""
+"""Detectors of faults of hosts, from minutes of ``host_samples`` and from imported faults of nodes."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -31,11 +31,11 @@ _PORTS: Final = (
 
 
 def faults(series: Series, thresholds: Mapping[str, float]) -> Iterator[Detection]:
-    """Report a node's fault as it was recorded; no end while it lasts."""
+    """Report an imported fault of a node; it has no end if it is not repaired yet."""
     del thresholds
-    known: dict[str, Any] = json.loads(series["detail"][0] or "{}")
+    details: dict[str, Any] = json.loads(series["detail"][0] or "{}")
     start, last = int(series["first_ts"][0]), int(series["last_ts"][0])
-    level, kind, text = (str(known.get(name, "")) for name in ("level", "class", "description"))
+    level, kind, text = (str(details.get(name, "")) for name in ("level", "class", "description"))
     seconds = None if last == NEVER else (last - start) / SECOND
     repaired = "not repaired yet" if seconds is None else f"repaired after {duration(seconds, in_minutes=True)}"
     cause = kind if text in {"", kind} else f"{kind}, {text}"

@@ -1,4 +1,4 @@
-"""Detectors over loss and gradients: rows of ``step_rollup``, all attempts of a run in order."""
+"""Detectors of faults in loss and gradients, from the steps of all attempts of a run in ``step_rollup``."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -16,10 +16,10 @@ Vector = np.ndarray[Any, Any]
 
 
 def non_finite(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find steps on which loss or gradients were NaN or infinite.
+    """Find steps with a loss or gradients that are NaN or infinite.
 
-    A loss that is not finite is an error each time. Gradients alone may overflow now and then under a loss scale that
-    is being found; so they count from so many steps in a row on.
+    A loss that is not finite is always reported. Gradients may overflow occasionally while a loss scale is adjusted, so
+    they are reported only from `min_steps` consecutive steps on.
     """
     flags, ranks = series["loss_flag"], series["non_finite_ranks"]
     is_loss = np.array([flag is not None for flag in flags], bool)
@@ -44,10 +44,10 @@ def non_finite(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
 
 
 def loss_spike(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find losses far above those before that come back; what stays is `divergence`.
+    """Find losses far above previous ones that return to normal. `divergence` finds those that do not.
 
-    One step alone, with the next one as usual, is a hard batch, unless it is far out: runs of other models have such a
-    step at the same place of the same data. An update that went wrong is seen in the steps after it.
+    A single step with a high loss is usually a difficult batch, and is only a note unless it is extreme. After a bad
+    update, the following steps have a high loss, too.
     """
     places, losses = _finite(series["mean_loss"])
     window = int(thresholds["window"])
@@ -78,7 +78,7 @@ def loss_spike(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
 
 
 def divergence(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find losses that rise and stay: the median of a window is far above the best one before it, for some windows."""
+    """Find losses that rise and stay high: the medians of some windows are far above the best previous median."""
     places, losses = _finite(series["mean_loss"])
     window = int(thresholds["window"])
     ends, medians = recent_medians(losses, window, _STRIDE)
@@ -112,9 +112,9 @@ def divergence(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
 
 
 def _rise(losses: Vector, ends: Vector, medians: Vector, first: int, levels: tuple[float, float]) -> int:
-    """Return where the loss begins to rise: it jumps within a window, or each window is above the one before it.
+    """Return the index at which the loss begins to rise: by a jump within a window, or over several windows.
 
-    Of the rise from the usual level to the limit, the first tenth is noise.
+    The first tenth of the rise from the usual level to the limit is treated as noise.
     """
     usual, limit = levels
     window, lowest = int(ends[0]), first
@@ -128,7 +128,7 @@ def _rise(losses: Vector, ends: Vector, medians: Vector, first: int, levels: tup
 
 
 def loss_plateau(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find that the loss improves no more: its best window is long ago, and it had improved before."""
+    """Find a loss that had improved before, but has not for a long time."""
     places, losses = _finite(series["mean_loss"])
     ends, medians = recent_medians(losses, int(thresholds["window"]), _STRIDE)
     if len(ends) < 4:  # noqa: PLR2004 - nothing to compare with
@@ -136,7 +136,7 @@ def loss_plateau(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
     total = float(medians[0] - medians.min())
     if total <= 0.1 * abs(float(medians[0])):
         return
-    # progress is held against the best at the last progress: many small steps are progress, too
+    # compared with the best median at the last improvement, so that many small improvements count, too
     best, since = np.inf, 0
     for place, median in enumerate(medians.tolist()):
         if median < best - thresholds[MIN_EFFECT] * total:
@@ -158,7 +158,7 @@ def loss_plateau(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
 
 
 def gradient_spike(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find gradient norms many times those before; on a logarithmic scale, since their tail is long."""
+    """Find gradient norms many times above previous ones, on a logarithmic scale, since their tail is long."""
     norms = series["max_grad_norm"]
     places = np.flatnonzero(np.isfinite(norms) & (norms > 0))
     logs = np.log10(norms[places])
@@ -181,9 +181,9 @@ def gradient_spike(series: Series, thresholds: Thresholds) -> Iterator[Detection
 
 
 def zero_gradients(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find steps in a row whose gradients are exactly zero: nothing is learnt.
+    """Find consecutive steps with gradients of exactly zero.
 
-    Where attempts have no other norm and their loss falls, that is what a framework writes that does not know the norm.
+    Some frameworks write 0 for an unknown norm. So attempts with only zeros and a falling loss are not reported.
     """
     norms = series["max_grad_norm"]
     places = np.flatnonzero(np.isfinite(norms))
@@ -205,7 +205,7 @@ def zero_gradients(series: Series, thresholds: Thresholds) -> Iterator[Detection
 
 
 def _falls(losses: Vector) -> bool:
-    """Whether losses fall from the first quarter to the last, by more than most of them are apart."""
+    """Whether losses fall: 90 % of the last quarter are below 90 % of the first quarter."""
     losses = losses[np.isfinite(losses)]
     quarter = len(losses) // 4
     if not quarter:

@@ -1,8 +1,8 @@
-"""Detector of anomalies in metrics that no other detector watches: gauges and ratios that the registry knows.
+"""Detector of anomalies in registered gauges and ratios that no other detector watches.
 
-A value is an anomaly where `ranklake.detection.anomaly` finds it improbable by the series' own past, and the values
-behind it stay away from those before. Single peaks are none: a metric of which nothing is known may well have them.
-Metrics that follow a plan (batch size, loss scale) change for good reason, and are left out.
+A value is an anomaly if `ranklake.detection.anomaly` finds it improbable by the series' own past, and if the following
+values differ from the previous ones, too. Single peaks are not reported, since they may be normal for a metric. Metrics
+that follow a schedule (batch size, loss scale) are left out.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,28 +18,28 @@ from ranklake.lake.rollups.detectors.steps import number
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 MOST_VALUES: Final = 2_048
-"""Of a series that are scored; longer ones by means of stretches: a score costs 0.1 ms."""
+"""Most values of a series that are scored, since a score takes 0.1 ms. Longer series are averaged over intervals."""
 _SETTINGS: Final = ScorerSettings(memory=1_024)
 _PLANNED: Final = frozenset({
     "train/epoch", "train/loss_scale", "train/weight_decay", "train/momentum", "train/batch_size",
     "train/sequence_length",
 })  # fmt: skip
-"""Metrics that follow a plan."""
+"""Metrics that follow a schedule."""
 _LEAST_RATIO: Final = 1e-3
-"""Deviation that counts as none, as a share of the level."""
+"""Least deviation, as a share of the level; a smaller one is replaced by it."""
 
 
 def series_anomaly(series: Series, thresholds: Mapping[str, float]) -> Iterator[Detection]:
-    """Find values that are improbable by what came before, and stay away from it. Short series say nothing."""
+    """Find values that are improbable by the series' past, if later values differ, too. Short series are skipped."""
     values = np.where(np.isfinite(series["agg_mean"]), series["agg_mean"], series["value"])
     places = np.flatnonzero(np.isfinite(values))
     before, after = int(thresholds["baseline_values"]), int(thresholds["lasting_values"])
     if len(places) < thresholds["min_values"]:
         return
-    levels, starts = _condensed(values[places])
+    levels, starts = _averaged(values[places])
     moves = _moves(levels, before, after)
     moves.effect[: int(thresholds["min_values"])] = 0
-    if not (moves.effect >= thresholds[MIN_EFFECT]).any():  # most series: a score takes tens of times as long
+    if not (moves.effect >= thresholds[MIN_EFFECT]).any():  # true for most series, and much faster than a score
         return
     for at in np.flatnonzero(scores(levels, 0, _SETTINGS) >= thresholds["min_score"]).tolist():
         effect, level, now = (float(column[at]) for column in moves)
@@ -62,7 +62,15 @@ def series_anomaly(series: Series, thresholds: Mapping[str, float]) -> Iterator[
 
 
 class _Moves(NamedTuple):
-    """For each value: how far those behind it are from those before it, in deviations, and the medians of both."""
+    """For each value, the difference between later and earlier values in deviations, and the medians of both.
+
+    Attributes
+    ----------
+    effect
+        The difference in robust deviations of the earlier values.
+    level, now
+        Median of the earlier values, and of the later ones including the value.
+    """
 
     effect: Vector
     level: Vector
@@ -79,7 +87,7 @@ def _moves(levels: Vector, before: int, after: int) -> _Moves:
     moves.now[inner] = np.median(np.lib.stride_tricks.sliding_window_view(levels, after)[before:], axis=1)
     level = moves.level[inner]
     usual = TO_DEVIATION * np.median(np.abs(past - level[:, None]), axis=1)
-    # of a series that hardly ever moves, what it does then is its usual
+    # for a series that rarely changes, the robust deviation is 0, so the standard deviation is used
     for at in np.flatnonzero(usual == 0).tolist():
         usual[at] = np.std(levels[: at + before])
     least = np.maximum(usual, _LEAST_RATIO * np.abs(level))
@@ -87,8 +95,8 @@ def _moves(levels: Vector, before: int, after: int) -> _Moves:
     return moves
 
 
-def _condensed(values: Vector) -> tuple[Vector, np.ndarray[Any, np.dtype[np.int64]]]:
-    """Return at most `MOST_VALUES` values, means of stretches of a longer series; and where each begins."""
+def _averaged(values: Vector) -> tuple[Vector, np.ndarray[Any, np.dtype[np.int64]]]:
+    """Return at most `MOST_VALUES` means of equal intervals of a series, and the start index of each interval."""
     length = -(-len(values) // MOST_VALUES)
     starts = np.arange(0, len(values), length)
     counts = np.diff(np.r_[starts, len(values)])
@@ -96,7 +104,7 @@ def _condensed(values: Vector) -> tuple[Vector, np.ndarray[Any, np.dtype[np.int6
 
 
 def _without_detector() -> str:
-    """Return the condition for the rows that are looked at."""
+    """Return the SQL condition for the rows of metrics that no other detector watches."""
     watched = sorted(
         {metric.name for metric in load_metrics().values() if metric.stored_in.startswith("steps.")} | _PLANNED
     )
@@ -131,4 +139,4 @@ WHERE run = {run} AND rank = 0 AND metric = {metric}
         false_positive_target=0.001,
     ),
 )
-"""Every detector of metrics."""
+"""Detectors of metrics."""

@@ -1,4 +1,4 @@
-"""Detectors over ranks and attempts of a run: who is slow, who differs, whose clock was set, what ended badly."""
+"""Detectors of faults of ranks and attempts: slow ranks, different versions, changed clocks, and failed attempts."""
 
 import math
 from collections import Counter
@@ -26,14 +26,14 @@ SKEWED: Final[Mapping[str, str]] = {
     "container_image_digest": "container image",
     "device_name": "device",
 }
-"""Columns of ``ranks`` that must be the same on all ranks of an attempt, and what they are called."""
+"""Names, for messages, of the columns of ``ranks`` that must be equal on all ranks of an attempt."""
 
 
 def straggler(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find ranks that slow the others, of which ``rank_health`` is certain: days in a row are one finding.
+    """Find stragglers in ``rank_health``. Consecutive days are one detection.
 
-    Within some seconds, others' work on a rank's core makes that rank slow, in truth and for no matter: within `min_s`
-    of its own time a rank is reported only where it is severely slower, and nobody has to get up for it.
+    Another process can make a rank slow for some seconds. So a rank with less than `min_s` of self time is reported
+    only if it is severely slower, and then only as a warning.
     """
     is_slow = series["is_straggler"] == 1
     days = series["date"] // _DAY_US
@@ -61,12 +61,12 @@ def straggler(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
 
 
 def version_skew(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find ranks of an attempt that run other versions, packages or devices than most."""
+    """Find ranks of an attempt whose versions, packages or devices differ from those of most ranks."""
     del thresholds
     for column, name in SKEWED.items():
         values = series[column]
-        known = [value for value in values if value]
-        usual, count = Counter(known).most_common(1)[0] if known else ("", 0)
+        present = [value for value in values if value]
+        usual, count = Counter(present).most_common(1)[0] if present else ("", 0)
         others = [place for place, value in enumerate(values) if value and value != usual]
         if not others:
             continue
@@ -82,12 +82,12 @@ def version_skew(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
             f"The {name} of rank {shown} {which}",
             effect=float(len(others)),
             subject={"rank": ranks[0]},
-            evidence={"column": column, "ranks": ranks[:100], "of": len(known)},
+            evidence={"column": column, "ranks": ranks[:100], "of": len(present)},
         )
 
 
 def clock_skew(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find clocks that were set while their ranks recorded."""
+    """Find ranks whose clock was changed during recording."""
     del thresholds
     for place, moment in enumerate(series["ts"].tolist()):
         seconds = _seconds(facts_in(series["attributes"][place]).get("step_s"))
@@ -97,13 +97,13 @@ def clock_skew(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
 
 
 def _seconds(value: object) -> float | None:
-    """Return a number of seconds that an event gives; None where it is none."""
+    """Return a value of an event as seconds; None if it is no finite number."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
 
 
 def run_failed(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find attempts that ended in a failure, were left, or were preempted."""
+    """Find attempts that failed, ended without an end event, or were preempted."""
     del thresholds
     severities: Mapping[str, Severity] = {"failed": "error", "abandoned": "warning", "preempted": "info"}
     words = {"failed": "failed", "abandoned": "stopped without an end", "preempted": "was preempted"}

@@ -1,7 +1,7 @@
-"""Detector over the learning rate: rows of ``step_rollup``, all attempts of a run in order.
+"""Detector of faults in the learning rate, from the steps of all attempts of a run in ``step_rollup``.
 
-Schedules differ, and none is recorded; so a rate is held against what every schedule does. Warm-ups, constants, decays
-of any form, drops in steps, cycles and warm restarts are sound.
+Schedules are not recorded, so only rates that no usual schedule has are reported. Valid are warm-ups, constant rates,
+decays of any form, steps, cycles and warm restarts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,17 +17,17 @@ from ranklake.lake.rollups.detectors.steps import SHARED, at_steps, attempts, ev
 Thresholds = Mapping[str, float]
 Vector = np.ndarray[Any, Any]
 _GLITCH_STEPS: Final = 5
-"""A rate that is another one for no longer than that was not meant."""
+"""Longest time for which a different rate is a glitch."""
 _LEAST_AMOUNT: Final = 0.05
-"""Of the highest rate so far that a change is at least."""
+"""Least change that is reported, as a share of the highest rate so far."""
 
 
 def learning_rate(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find a learning rate that no schedule has.
+    """Find learning rates that no usual schedule has.
 
-    It is stuck in the middle of a decay, zero while training goes on, another one for a few steps, rises again after
-    its decay, or is not what it was before a restart. A rate may stay at its highest, as after a warm-up, and at its
-    lowest, as after a decay: neither is stuck.
+    The rate is stuck in the middle of a decay, is zero during training, differs for a few steps, increases again after
+    its decay, or differs after a restart. A constant rate at the highest value, as after a warm-up, or at the lowest,
+    as after a decay, is not stuck.
     """
     places = np.flatnonzero(np.isfinite(series["lr"]))
     yield from chain(
@@ -67,12 +67,12 @@ def _stuck(series: Series, places: np.ndarray[Any, Any], thresholds: Thresholds)
 
 
 def _off_schedule(series: Series, places: np.ndarray[Any, Any], thresholds: Thresholds) -> Iterator[Detection]:
-    """Yield restarts from which on the rate is another one than the attempt before had, or would have had."""
+    """Yield restarts after which the rate differs from the rate of the previous attempt at the same step."""
     rates, steps, numbers = series["lr"][places], series["step"][places], series["attempt"][places]
     highest = np.maximum.accumulate(rates) if len(rates) else rates
     cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(rates)]
     earlier: dict[int, float] = {}
-    # each attempt is looked through once: a run may restart every minute for a month
+    # each attempt is read only once, since a run may have thousands of restarts
     for before, cut, end in zip(cuts, cuts[1:-1], cuts[2:], strict=False):
         earlier.update(zip(steps[before:cut].tolist(), rates[before:cut].tolist(), strict=True))
         later = [(n, earlier[step]) for n, step in enumerate(steps[cut:end].tolist(), cut) if step in earlier]
@@ -83,8 +83,8 @@ def _off_schedule(series: Series, places: np.ndarray[Any, Any], thresholds: Thre
             ratio = max(rate, expected) / max(min(rate, expected), 1e-12)
             is_much = abs(rate - expected) >= _LEAST_AMOUNT * float(highest[place])
             last = float(rates[cut - 1])
-            goes_on = max(rate, last) < thresholds["min_jump_ratio"] * min(rate, last)
-            is_renumbered = goes_on and steps[cut] == min(earlier)  # resumed, and counted from the beginning again
+            continues = max(rate, last) < thresholds["min_jump_ratio"] * min(rate, last)
+            is_renumbered = continues and steps[cut] == min(earlier)  # resumed with steps numbered from the start
             if ratio >= thresholds["min_jump_ratio"] and is_much and not is_renumbered:
                 yield at_steps(
                     series,
@@ -99,7 +99,7 @@ def _off_schedule(series: Series, places: np.ndarray[Any, Any], thresholds: Thre
 
 
 def _zero(series: Series, places: Vector, thresholds: Thresholds) -> Iterator[Detection]:
-    """Yield stretches of a rate of zero: nothing is learned in them."""
+    """Yield intervals in which the rate is zero."""
     rates = series["lr"][places]
     least = max(thresholds["min_steps"], thresholds["zero_ratio"] * len(rates))
     for first, last, length in episodes(rates == 0):
@@ -118,7 +118,7 @@ def _zero(series: Series, places: Vector, thresholds: Thresholds) -> Iterator[De
 
 
 def _glitches(series: Series, places: Vector, thresholds: Thresholds) -> Iterator[Detection]:
-    """Yield stretches of a few steps in which the rate is another one than before and after."""
+    """Yield intervals of a few steps in which the rate differs from the rate before and after."""
     rates = series["lr"][places]
     sound = np.maximum(np.abs(rates), 1e-12)
     highest = np.maximum.accumulate(rates) if len(rates) else rates
@@ -142,9 +142,10 @@ def _glitches(series: Series, places: Vector, thresholds: Thresholds) -> Iterato
 
 
 def _rises_again(series: Series, places: Vector, thresholds: Thresholds) -> Iterator[Detection]:
-    """Yield a decay that is over and turns: a cosine goes up again behind its last step.
+    """Yield a decay after which the rate increases again, such as a cosine after its last step.
 
-    A cycle of straight lines turns at once, a warm-up takes much less time than the decay, and a warm restart jumps.
+    This is not a fault in linear cycles, which turn abruptly, after a warm-up, which is much shorter than the decay, or
+    in warm restarts, which jump.
     """
     rates = series["lr"][places]
     least = int(thresholds["min_steps"])
@@ -157,7 +158,7 @@ def _rises_again(series: Series, places: Vector, thresholds: Thresholds) -> Iter
         return
     later = np.diff(rates[low:])
     is_smooth = float(later.max()) <= 0.1 * (float(rates[top]) - float(rates[low]))
-    # a cosine turns slowly, a cycle of straight lines at once
+    # a cosine turns slowly, a linear cycle abruptly
     begin = later[: max(1, len(later) // 5)]
     is_round = float(begin.mean()) <= 0.7 * float(later.mean())
     is_low = rates[low] <= thresholds["lowest_ratio"] * rates[top]
@@ -192,4 +193,4 @@ DETECTORS: Final = (
         **SHARED,
     ),
 )
-"""Every detector of learning rates."""
+"""Detectors of learning rates."""

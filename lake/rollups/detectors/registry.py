@@ -1,4 +1,4 @@
-"""Every detector."""
+"""The list of all detectors."""
 
 from typing import Final
 
@@ -28,7 +28,7 @@ RUN_DETECTORS: Final[tuple[Detector, ...]] = (
     *hangs.DETECTORS,
     *metrics.DETECTORS,
 )
-"""Over the rows of runs; their findings are in ``run_findings``."""
+"""Detectors of runs; their findings are in ``run_findings``."""
 NODE_DETECTORS: Final[tuple[Detector, ...]] = (*devices.DETECTORS, *hosts.DETECTORS)
-"""Over the rows of devices and hosts; their findings are in ``node_findings``."""
+"""Detectors of devices and hosts; their findings are in ``node_findings``."""
 DETECTORS: Final = (*RUN_DETECTORS, *NODE_DETECTORS)

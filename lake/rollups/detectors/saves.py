@@ -1,4 +1,4 @@
-"""Detectors over checkpoints of a run: rows of ``artifacts``, in order of time."""
+"""Detectors of faults in checkpoints, from the rows of a run in ``artifacts`` in order of time."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -35,7 +35,7 @@ def checkpoint_failure(series: Series, thresholds: Thresholds) -> Iterator[Detec
 
 
 def checkpoint_corruption(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find checkpoints that are not what was written, when they were verified or loaded."""
+    """Find checkpoints whose digest differed when they were verified or loaded."""
     del thresholds
     for place in np.flatnonzero(np.equal(series["verified"], 0)).tolist():
         step = series["step"][place]
@@ -48,7 +48,7 @@ def _saves(series: Series) -> np.ndarray[Any, Any]:
 
 
 def checkpoint_duration(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find saves that take much longer than those before them, while training waits or not."""
+    """Find saves that take much longer than previous ones, whether training waits for them or not."""
     places = _saves(series)
     times = series["duration_ns"][places] / _S
     places, times = places[np.isfinite(times)], times[np.isfinite(times)]
@@ -70,7 +70,7 @@ def checkpoint_duration(series: Series, thresholds: Thresholds) -> Iterator[Dete
 
 
 def checkpoint_age(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find times between checkpoints of an attempt that are much longer than those before them."""
+    """Find times between checkpoints of an attempt that are much longer than previous ones."""
     places = _saves(series)
     same = np.diff(series["attempt"][places]) == 0
     apart = np.diff(series["ts"][places]) / _US

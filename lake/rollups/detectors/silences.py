@@ -1,4 +1,4 @@
-"""Ranks that say nothing while others go on, by the ranks that recorded each step: which they are, from when on."""
+"""Detector of silent ranks: ranks that record no steps any more while other ranks continue."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ _SHOWN: Final = 100
 
 
 def lost_ranks(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find from when on ranks of an attempt say nothing while others go on."""
+    """Find steps from which on some ranks of an attempt record nothing while others continue."""
     for begin, end in attempts(series):
         ranks = series["ranks"][begin:end]
         known = np.maximum.accumulate(ranks)
@@ -45,10 +45,11 @@ def lost_ranks(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
 
 
 def _silent_ranks(series: Series, begin: int, first: int, end: int, left: int) -> list[int]:
-    """Ranks that recorded the last whole step before `first`, and not the first one with `left` ranks after it.
+    """Return the ranks that recorded the last complete step before `first`, and not the next step with `left` ranks.
 
-    Their sum and sum of squares tell one rank, two, or several in a row: no other so many numbers of that sum have so
-    small a sum of squares. Empty where those are unknown, or it is none of these.
+    The ranks are computed from the sum and the sum of squares of each step's ranks. One rank and two ranks are always
+    determined by these. Several consecutive ranks are, too: they have the smallest sum of squares for their sum. Empty
+    if the sums are unknown or the ranks are not determined.
     """
     before = begin + int(np.flatnonzero(series["ranks"][begin:first] == series["ranks"][begin:first].max())[-1])
     after = first + np.flatnonzero(series["ranks"][first:end] == left)[:1]

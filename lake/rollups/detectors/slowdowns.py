@@ -1,9 +1,9 @@
-"""A rank that turns slow while its run goes on, or is slow for a while: `straggler` knows those that are slow all day.
+"""Detector of ranks that become slow during a run, or are slow for a while. `straggler` finds ranks slow all day.
 
-``step_rollup`` has the slowest rank of each step. A stretch of steps in which a few ranks alone are the slowest, by far
-more than any was before, is theirs. Steps are looked at in windows; those in a row with a rank in common are a stretch,
-whose ends are where most of its steps part from those around it (the interval of the greatest sum of signs, Bentley
-1984).
+``step_rollup`` has the slowest rank of each step. In normal operation, the slowest rank varies. A stretch is a sequence
+of steps in which the same few ranks are the slowest, by far more than the slowest rank was before. Steps are examined
+in windows, and consecutive windows with a common slowest rank form a stretch. Its exact ends maximize the number of
+slow steps minus the number of other steps (maximum subarray, Bentley 1984).
 """
 
 import math
@@ -23,11 +23,11 @@ Vector = np.ndarray[Any, np.dtype[np.float64]]
 _US: Final = 1e6
 _MAX_WINDOW_CHANCE: Final = 0.05
 _MEMORY: Final = 400
-"""Steps before a stretch that say what was usual."""
+"""Steps before a stretch that are its baseline."""
 
 
 class Stretch(NamedTuple):
-    """Steps from `first` until before `end` in which `ranks` are the slowest, by an excess of at least `floor`."""
+    """Steps from `first` to before `end` in which `ranks` are the slowest, with an excess of at least `floor`."""
 
     ranks: frozenset[int]
     first: int
@@ -37,18 +37,18 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps of one attempt that several ranks timed, without those that warm up, save or evaluate.
+    """Steps of one attempt with times of several ranks, without steps that warm up, save or evaluate.
 
     Attributes
     ----------
     places
-        In the series.
+        Indexes of the steps in the series.
     slowest
-        Rank that was slowest in each; -1 where it was by less than half of the least effect.
+        Slowest rank of each step; -1 if its excess is less than half of the least effect.
     excess
-        Its self time over the mean of the others', less 1.
+        The slowest rank's self time divided by the mean of the others', minus 1.
     ranks
-        That timed the attempt's steps, in the median.
+        Median number of ranks with a time.
     """
 
     places: np.ndarray[Any, np.dtype[np.int64]]
@@ -57,7 +57,7 @@ class Steps:
     ranks: int
 
     def slowest_ranks(self, first: int, end: int, thresholds: Thresholds) -> frozenset[int]:
-        """Ranks that are the slowest in most steps of a stretch: the fewest that are; none where it takes too many."""
+        """Return the smallest set of ranks that are the slowest in most steps; empty if it would be too large."""
         counts = Counter(self.slowest[first:end][self.slowest[first:end] >= 0].tolist())
         least, covered = thresholds["min_share"] * (end - first), 0
         few: list[int] = []
@@ -71,7 +71,10 @@ class Steps:
         return frozenset()
 
     def chance(self, stretch: Stretch, usual_share: float = 0.0) -> float:
-        """Bound of the chance that any ranks, as many, are the slowest so often (Chernoff 1952, times the choices)."""
+        """Return an upper bound of the probability of the stretch by chance.
+
+        It is Chernoff's bound (1952) that given ranks are the slowest as often, times the number of sets of ranks.
+        """
         count = stretch.end - stretch.first
         share = float(self.is_slow(stretch).mean())
         expected = max(len(stretch.ranks) / self.ranks, usual_share)
@@ -82,13 +85,13 @@ class Steps:
         return math.exp(min(0.0, math.log(ways) - count * (share * math.log(share / expected) + rest)))
 
     def is_slow(self, stretch: Stretch) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Whether each step of a stretch has one of its ranks as the slowest, by enough."""
+        """Return a mask of the steps in which one of the stretch's ranks is the slowest, by at least its floor."""
         among = np.isin(self.slowest[stretch.first : stretch.end], sorted(stretch.ranks))
         return among & (self.excess[stretch.first : stretch.end] >= stretch.floor)
 
 
 def rank_slowdown(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find from when on a rank, or a few, slow the others, until when; not those that are slow from first to last."""
+    """Find intervals in which one or a few ranks slow down the others; not ranks that are slow for a whole attempt."""
     for begin, end in attempts(series):
         steps = _timed_steps(series, begin, end, thresholds)
         window = _window(series, steps, thresholds)
@@ -113,7 +116,7 @@ def _timed_steps(series: Series, begin: int, end: int, thresholds: Thresholds) -
 
 
 def _window(series: Series, steps: Steps, thresholds: Thresholds) -> int:
-    """Return how many steps are looked at together: those of the least time, since others' work holds ranks up."""
+    """Return the number of steps in a window: those of at least half of `min_s`, for noise of a shared machine."""
     window = int(thresholds["window"])
     times = np.diff(series["ts"][steps.places])
     pace_s = float(np.median(times)) / _US if len(times) else 0.0
@@ -123,9 +126,9 @@ def _window(series: Series, steps: Steps, thresholds: Thresholds) -> int:
 def _stretches(
     steps: Steps, window: int, thresholds: Thresholds
 ) -> tuple[list[Stretch], np.ndarray[Any, np.dtype[np.bool_]]]:
-    """Return windows of the same slowest ranks that follow each other, and which steps are in none.
+    """Return stretches of consecutive windows with a common slowest rank, and a mask of the other steps.
 
-    One window of several ranks may be that in which one recovers and another turns slow: it makes none by itself.
+    A single window with several ranks is no stretch, since one rank may recover and another become slow within it.
     """
     count = len(steps.places)
     quiet = np.ones(count, bool)
@@ -148,9 +151,9 @@ def _stretches(
 
 
 def _trim(steps: Steps, stretch: Stretch, window: int, thresholds: Thresholds) -> Stretch:
-    """Return a stretch with the ends where its steps part from those around it, and the ranks that make it.
+    """Return a stretch with exact ends, and the ranks that are the slowest in it.
 
-    Steps of half the excess or more count: a few very slow ones are no stretch, nor is noise beside it a part of it.
+    Only steps with at least half of the median excess count as slow, so that noise around the stretch is excluded.
     """
     ranks = steps.slowest_ranks(stretch.first, stretch.end, thresholds)
     is_slow = steps.is_slow(Stretch(ranks, stretch.first, stretch.end))
@@ -165,14 +168,17 @@ def _trim(steps: Steps, stretch: Stretch, window: int, thresholds: Thresholds) -
 def _detections(
     series: Series, steps: Steps, stretch: Stretch, quiet: np.ndarray[Any, np.dtype[np.bool_]], thresholds: Thresholds
 ) -> Iterator[Detection]:
-    """Yield what a stretch says of each of its ranks, if it stands out from the steps before it, else after it."""
+    """Yield a detection for each rank of a stretch, if it differs enough from the steps before it.
+
+    Without enough steps before it, it is compared with the steps after it.
+    """
     if stretch.end <= stretch.first:
         return
     usual = np.flatnonzero(quiet[: stretch.first])[-_MEMORY:]
     if len(usual) < thresholds["window"]:
         usual = stretch.end + np.flatnonzero(quiet[stretch.end :])[:_MEMORY]
     if len(usual) < thresholds["window"]:
-        return  # slow from first to last: `straggler` says so
+        return  # slow for the whole attempt, which `straggler` reports
     places = steps.places[stretch.first : stretch.end]
     lasted_s = float(series["ts"][places[-1]] - series["ts"][places[0]]) / _US
     is_slow = steps.is_slow(stretch)
@@ -180,7 +186,7 @@ def _detections(
         return
     self_s = float(np.median(series["max_self_time_s"][places][is_slow]))
     excess_s = float(np.median(series["slowest_excess_s"][places][is_slow]))
-    # the others' mean has its slow companions in it
+    # the mean of the other ranks includes other slow ranks
     slow, well = len(stretch.ranks), steps.ranks - len(stretch.ranks)
     peers_s = ((steps.ranks - 1) * (self_s - excess_s) - (slow - 1) * self_s) / well
     effect = self_s / peers_s - 1 if peers_s > 0 else math.inf
@@ -216,13 +222,13 @@ def _detections(
 
 
 def _is_even(steps: Steps, stretch: Stretch, is_slow: np.ndarray[Any, np.dtype[np.bool_]]) -> bool:
-    """Whether each rank of a stretch has half its part of the steps: beside one that has most, others are by chance."""
+    """Whether each rank of a stretch is the slowest in at least half of its equal share of the slow steps."""
     _, counts = np.unique(steps.slowest[stretch.first : stretch.end][is_slow], return_counts=True)
     return len(counts) == len(stretch.ranks) and 2 * int(counts.min()) * len(counts) >= int(counts.sum())
 
 
 def _cause(series: Series, places: np.ndarray[Any, Any], excess_s: float) -> str:
-    """Return what most of the excess is: waiting for input, more than the others' mean, else computing."""
+    """Return the cause of most of the excess: "input" if the wait for input exceeds the others' mean, or "compute"."""
     ranks = series["ranks"][places]
     waits_s = (series["max_data_time_s"][places] - series["mean_data_time_s"][places]) * ranks / (ranks - 1)
     return "input" if 2 * float(np.median(np.nan_to_num(waits_s))) > excess_s else "compute"

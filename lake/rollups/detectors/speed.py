@@ -1,4 +1,4 @@
-"""Detectors over the time and memory that steps take: rows of ``step_rollup``, all attempts of a run in order."""
+"""Detectors of slow steps, stalls and growing memory, from the steps of all attempts of a run in ``step_rollup``."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ _LONGER: Final = 2
 
 
 def own_times(series: Series) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return each step's time in s without saving and evaluating; NaN where nobody timed it."""
+    """Return each step's time in s without saving and evaluating; NaN for steps without a time."""
     saving, evaluating = (np.nan_to_num(series[f"mean_{name}_time_s"]) for name in ("checkpoint", "evaluation"))
     times: np.ndarray[Any, np.dtype[np.float64]] = series["median_step_time_s"] - saving - evaluating
     times[~(times > 0)] = np.nan
@@ -28,7 +28,7 @@ def own_times(series: Series) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def throughput_drop(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find from when on steps take longer; until they take as long as before, if they do."""
+    """Find steps from which on steps take longer, until they take as long as before."""
     for places, changes in _levels(series, own_times(series), thresholds):
         lasting: Shift | None = None
         for change in changes:
@@ -57,7 +57,7 @@ def _drop(series: Series, change: Shift, places: np.ndarray[Any, Any], last: int
 
 
 def step_time_shift(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find from when on steps take less time than ever before: the regime changed, and nobody may have meant it to."""
+    """Find steps from which on steps take less time than ever before, which may be unintended."""
     for places, changes in _levels(series, own_times(series), thresholds):
         fastest = np.inf
         for change in changes:
@@ -77,7 +77,7 @@ def step_time_shift(series: Series, thresholds: Thresholds) -> Iterator[Detectio
 
 
 def collective_share(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find from when on a larger share of the step is spent in collectives."""
+    """Find steps from which on a larger share of the step is spent in collectives."""
     shares = series["mean_collective_time_s"] / series["mean_step_time_s"]
     yield from _risen_share(series, shares, thresholds, "collectives")
 
@@ -106,7 +106,7 @@ def _risen_share(
 def _levels(
     series: Series, values: np.ndarray[Any, Any], thresholds: Thresholds, *, is_share: bool = False
 ) -> Iterator[tuple[np.ndarray[Any, Any], list[Shift]]]:
-    """Yield, for each attempt, the places of its timed steps after warming up, and the changes of level among them."""
+    """Yield for each attempt the indexes of its timed steps after the warm-up, and the changes of level among these."""
     least = thresholds[MIN_EFFECT]
     for begin, end in attempts(series):
         places = begin + np.flatnonzero(np.isfinite(values[begin:end]))
@@ -122,9 +122,9 @@ def _levels(
 
 
 def _window(series: Series, places: np.ndarray[Any, Any], thresholds: Thresholds) -> int:
-    """Return how many steps a level is looked at: those of the least time, since short steps vary with all else there.
+    """Return the number of steps over which a level is measured: those of at least `min_s` seconds.
 
-    On a machine that others use, too, forty steps of 5 ms are a fifth of a second of somebody else's work.
+    On a shared machine, another process may slow down forty steps of 5 ms, which take only 0.2 s.
     """
     window = int(thresholds["window"])
     if len(places) <= window:
@@ -134,7 +134,7 @@ def _window(series: Series, places: np.ndarray[Any, Any], thresholds: Thresholds
 
 
 def _end(series: Series, places: np.ndarray[Any, Any], last: int | None) -> int | None:
-    """Return the place in the series at which something ends; the attempt's last one if another follows."""
+    """Return the index in the series at which a detection ends; None if it lasts until the last step of the run."""
     if last is not None:
         return int(places[last])
     return None if int(places[-1]) == len(series) - 1 or _is_last(series, int(places[-1])) else int(places[-1])
@@ -147,13 +147,13 @@ def _is_last(series: Series, place: int) -> bool:
 def data_stall(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
     """Find steps in which a rank waited for input many times longer than a step takes.
 
-    A wait that comes again and costs little is how the loader works, such as the first batch of each epoch: it is found
-    twice, and then only where it is twice as long.
+    A loader may wait regularly, for example for the first batch of each epoch. Such waits that take little time in
+    total are reported twice, and later only if they are twice as long.
     """
     waits = series["max_data_time_s"]
     times = np.where(np.isfinite(series["median_step_time_s"]), series["median_step_time_s"], np.nan)
     places = np.flatnonzero(np.isfinite(waits) & np.isfinite(times))
-    # a first batch is always waited for
+    # the first steps of an attempt always wait for input
     places = places[np.isin(places, [n for begin, _ in attempts(series) for n in range(begin, begin + 3)], invert=True)]
     usual = trailing(times[places], 64, 8, 20).median
     usual_wait = trailing(waits[places], 64, 8, 20).median
@@ -184,7 +184,7 @@ def data_stall(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
 
 
 def loader_share(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find stretches in which much of the step is waiting for input."""
+    """Find intervals in which a large share of the step is waiting for input."""
     shares = series["mean_data_time_s"] / series["mean_step_time_s"]
     for begin, end in attempts(series):
         places = begin + np.flatnonzero(np.isfinite(shares[begin:end]))
@@ -193,7 +193,8 @@ def loader_share(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
         ends, medians = recent_medians(shares[places], window, max(1, window // 4))
         above = np.where(shares[places] > thresholds[MIN_EFFECT], 1, -1)
         for first, last, _ in episodes(medians > thresholds[MIN_EFFECT]):
-            # a window's median is above once half of its steps are: it begins and ends within the first and last one
+            # A window's median is above the threshold if half of its steps are. So the interval begins within the
+            # first such window and ends within the last one.
             start = int(ends[first]) - 1 - _last_above(above[ends[first] - window : ends[first]][::-1])
             stop = int(ends[last]) - window + _last_above(above[ends[last] - window : ends[last]])
             share = float(np.median(medians[first : last + 1]))
@@ -210,12 +211,12 @@ def loader_share(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
 
 
 def _last_above(above: np.ndarray[Any, Any]) -> int:
-    """Return the last place of a beginning that is mostly above (1, others -1), the longest that is."""
+    """Return the last index of the prefix with the largest sum; steps above the threshold are 1, others -1."""
     return int(np.argmax(np.cumsum(above)))
 
 
 def memory_growth(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find device memory that grows step by step to the end of an attempt, and when it is used up."""
+    """Find device memory that grows until the end of an attempt, and estimate when it is full."""
     held = series["max_memory_allocated_bytes"].astype(np.float64)
     reserved = series["max_memory_reserved_bytes"].astype(np.float64)
     for begin, end in attempts(series):
@@ -249,7 +250,7 @@ def memory_growth(series: Series, thresholds: Thresholds) -> Iterator[Detection]
 
 
 def stall(series: Series, thresholds: Thresholds) -> Iterator[Detection]:
-    """Find gaps between the steps of an attempt, many times longer than steps take."""
+    """Find gaps between the steps of an attempt that are many times longer than a step."""
     times = own_times(series)
     spent = np.nan_to_num(series["median_step_time_s"]) * _US
     for begin, end in attempts(series):
@@ -360,7 +361,7 @@ DETECTORS: Final = (
         evidence_sql=evidence("max_memory_allocated_bytes", "max_memory_reserved_bytes"),
         min_effect=0.05,
         cooldown_s=3600,
-        # how much a device has stands in no table of steps: 0 is unknown, and no time to its end is reported
+        # step tables do not have the device's memory size; with 0, no time until it is full is reported
         parameters={
             "block": 32,
             "min_steps": 200,

@@ -1,4 +1,4 @@
-"""Detections in a run's steps: what detectors over ``step_rollup`` share."""
+"""Helpers for detectors that read the steps of a run from ``step_rollup``."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -13,14 +13,14 @@ SHARED: Final[Mapping[str, Any]] = {
     "grain": ("run",),
     "order": ("attempt", "step"),
 }
-"""What declarations over steps have in common: a run's attempts follow each other, since a restart has a before."""
+"""Common part of declarations. A series has all attempts of a run in order, so that restarts can be compared."""
 OF_STEPS: Final = """SELECT attempt, step, ts, {columns}
 FROM step_rollup WHERE run = {{run}} AND date BETWEEN {{date}} - INTERVAL '1' DAY AND {{end_date}}
   AND step BETWEEN {{step}} - 20 AND {{end_step}} + 20 ORDER BY attempt, step"""
 
 
 def evidence(*columns: str) -> str:
-    """Return the query that shows columns of the steps of a finding, and of those around it."""
+    """Return the evidence query for a finding: some columns of its steps and of 20 steps before and after."""
     return OF_STEPS.format(columns=", ".join(columns))
 
 
@@ -36,7 +36,10 @@ def at_steps(
     severity: Severity | None = None,
     **figures: object,
 ) -> Detection:
-    """Return what was found between two places of a series of steps; it lasts without the last one."""
+    """Return a detection from the index `first` to `last` of a series of steps; without `last`, it has no end.
+
+    `figures` are the evidence.
+    """
     end = len(series) - 1 if last is None else last
     return Detection(
         start=int(series["ts"][first]),
@@ -54,13 +57,13 @@ def at_steps(
 
 
 def attempts(series: Series) -> Iterator[tuple[int, int]]:
-    """Yield the places of each attempt: of its first step, and after its last."""
+    """Yield the index range of each attempt: of its first step, and after its last."""
     cuts = np.flatnonzero(np.diff(series["attempt"])) + 1
     yield from zip([0, *cuts.tolist()], [*cuts.tolist(), len(series)], strict=True)
 
 
 def number(value: float) -> str:
-    """Return a number as messages write it.
+    """Return a number with four digits, for messages.
 
     >>> number(0.000123456), number(1234567.0)
     ('0.0001235', '1.235e+06')

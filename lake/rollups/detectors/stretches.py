@@ -1,4 +1,7 @@
-"""Minutes in a row in which a rule holds of a device or host, as one detection; `node_findings.sql` has the rules."""
+"""Joins consecutive minutes in which a device or host has a fault into one detection.
+
+`node_findings.sql` selects the minutes.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,27 +16,27 @@ SECOND: Final = 1_000_000
 MIN_LENGTH: Final = "min_s"
 MIN_TOTAL: Final = "min_total"
 NEVER: Final = 0
-"""The end of what has none."""
+"""End time of a fault that has not ended."""
 _DAY_US: Final = 86_400 * SECOND
 _LIVE_US: Final = 300 * SECOND
 _NEAR_US: Final = 90 * SECOND
 _SLACK: Final = 0.75
-"""A minute that was sampled each ten seconds is 50 s from its first sample to its last."""
+"""Share of the least length that is enough: a minute with a sample every ten seconds has 50 s between its samples."""
 
 
 class Stretch(NamedTuple):
-    """Minutes in a row.
+    """Consecutive minutes with a fault.
 
     Attributes
     ----------
     where
-        Its subject, such as ``GPU 1 of node 2``.
+        The device or host, such as ``GPU 1 of node 2``.
     value, baseline
-        Mean of the minutes' values, or their sum; the baseline of the worst.
+        Mean or sum of the minutes' values; the baseline of the most severe minute.
     details, amount
-        Words of the minutes, each once; the mean of their further numbers, NaN without any.
+        Distinct words of the minutes; mean of the minutes' further numbers, NaN without any.
     seconds
-        How long.
+        Time from the first to the last minute.
     """
 
     where: str
@@ -45,23 +48,23 @@ class Stretch(NamedTuple):
 
     @property
     def lasting(self) -> str:
-        """Return for how long, such as ``for 5 min``."""
+        """Text of the duration, such as ``for 5 min``."""
         return f"for {duration(self.seconds, in_minutes=True)}"
 
 
 def growing(stretch: Stretch) -> str:
-    """Return by how much memory grows, and when it is used up; the value is in bytes per s, the amount in s."""
+    """Return a message for growing memory; the value is the growth in bytes/s, the amount the seconds until full."""
     rate = f"{stretch.value * 60 / 2**20:,.0f} MiB a minute"
     return f"memory of {stretch.where} grows by {rate}, and is used up in {duration(stretch.amount, in_minutes=True)}"
 
 
 def sentence(text: str) -> str:
-    """Return a text that begins with a capital."""
+    """Return a text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 
 def place(series: Series) -> str:
-    """Return what a series is about: a GPU by its number and node, or a node; no name of a host."""
+    """Return the subject of a series for messages: a GPU with index and node, or a node. It has no host name."""
     node, index = series["node"][0], series["device_index"][0]
     of_node = "" if np.isnan(node) else f"node {node:.0f}"
     if series.subject.get("device_uuid") is None:
@@ -72,21 +75,21 @@ def place(series: Series) -> str:
 
 @dataclass(frozen=True)
 class Stretches:
-    """An algorithm that joins minutes that are near each other, and reports those that last.
+    """An algorithm that joins minutes close to each other, and reports those that last long enough.
 
     Attributes
     ----------
     says
-        Makes the sentence; a function of a module, since detectors are sent to workers.
+        Returns the message. It must be a function of a module, since detectors are sent to workers.
     of_sum
-        Whether the value is the sum of the minutes' values, as of errors; else it is their mean.
+        Whether the value is the sum of the minutes' values, for counts of errors; else it is their mean.
     below
-        Whether the value is bad below the baseline.
+        Whether a value below the baseline is a fault, instead of one above it.
 
     Notes
     -----
-    The effect is how far the value is from the baseline. A stretch has no end while the newest sample of the day is in
-    it, unless the day is over.
+    The effect is the difference between value and baseline. A stretch has no end if it contains the newest sample of
+    the day, unless the day is over.
     """
 
     says: Callable[[Stretch], str]
@@ -94,7 +97,7 @@ class Stretches:
     below: bool = False
 
     def __call__(self, series: Series, thresholds: Mapping[str, float]) -> Iterator[Detection]:
-        """Yield the stretches of a series."""
+        """Yield a detection for each stretch of a series."""
         for first, last in _parts(series, thresholds[COOLDOWN]):
             part = {name: column[first:last] for name, column in series.columns.items()}
             start, end = int(part["first_ts"][0]), int(part["last_ts"].max())
@@ -123,12 +126,12 @@ class Stretches:
 
 
 def _parts(series: Series, cooldown_s: float) -> Iterator[tuple[int, int]]:
-    """Yield places of minutes no further apart than the cool-down: the first, and the one behind the last."""
+    """Yield index ranges of minutes that are no further apart than the cool-down."""
     gap = max(_NEAR_US, int(cooldown_s * SECOND))
     cuts = np.flatnonzero(series["first_ts"][1:] - np.maximum.accumulate(series["last_ts"])[:-1] > gap) + 1
     yield from zip([0, *cuts.tolist()], [*cuts.tolist(), len(series)], strict=True)
 
 
 def _evidence(stretch: Stretch, minutes: int) -> dict[str, Any]:
-    known = {"details": ", ".join(stretch.details), "amount": None if np.isnan(stretch.amount) else stretch.amount}
-    return {"minutes": minutes, "seconds": stretch.seconds} | {name: value for name, value in known.items() if value}
+    extra = {"details": ", ".join(stretch.details), "amount": None if np.isnan(stretch.amount) else stretch.amount}
+    return {"minutes": minutes, "seconds": stretch.seconds} | {name: value for name, value in extra.items() if value}

@@ -1,1 +1,1 @@
-"""Life of metrics: who asked for them, what took their place and until when; and series that go on across all that."""
+"""The life of metrics: their states and successors, and series across renamed and converted metrics."""

@@ -1,6 +1,6 @@
-"""The life of metrics in a lake: rows of the audit trail, on top of what the registry says.
+"""The states of metrics in a lake: those of the registry, changed by transitions in the audit trail.
 
-The trail is the only place: a transition that is not in it did not happen, and one that is says who did it and why.
+Transitions are only stored in the audit trail, with who made them and why.
 """
 
 import json
@@ -37,12 +37,12 @@ _COLUMNS: Final = ["seq", "ts", "action", "subject", "details"]
 
 
 def lives(lake: "Lake") -> dict[str, Life]:
-    """Return where each metric of the registry and of the trail stands."""
+    """Return the state of each metric of the registry and of the audit trail, by name."""
     return fold(_registry_state(lake.catalog.metrics()), transitions(lake.tables))
 
 
 def transitions(tables: "Tables") -> list[Transition]:
-    """Return the transitions in the audit log, oldest first, those without effect included."""
+    """Return all transitions in the audit trail, oldest first, including those without effect."""
     table = latest(tables, audit.TABLE)
     if table is None:
         return []
@@ -56,7 +56,7 @@ def _is_transition(rows: pa.Table) -> pa.ChunkedArray:
     return pc.starts_with(rows["action"].cast(pa.string()), ACTION)
 
 
-def move(  # noqa: PLR0913 - what may be said of a transition
+def move(  # noqa: PLR0913 - attributes of a transition
     lake: "Lake",
     metric: str,
     to: str,
@@ -68,43 +68,59 @@ def move(  # noqa: PLR0913 - what may be said of a transition
     ends: date | None = None,
     default: float | None = None,
 ) -> Life:
-    """Bring a metric to another state, and write it into the audit log; return its state then.
+    """Record a metric's transition to another state in the audit trail; return the new state.
 
-    Raises `MetricLifeError` where it cannot be, nothing was written then, or where another was faster.
+    Parameters
+    ----------
+    to, by, reason
+        The new state, who makes the transition, and why.
+    links, until, ends, default
+        As in `Life`; None to keep the current value.
+
+    Raises `MetricLifeError` if the transition is not allowed, with nothing written, or if another transition was
+    recorded first.
     """
     before = lives(lake)
     if metric not in before:
         hint = did_you_mean(metric, before) or "register it first"
         raise MetricLifeError("there is no such metric", where=metric, hint=hint)
     unit = before[metric].unit
-    chosen = None if links is None else tuple(links)
-    transition = Transition(metric, to, datetime.now(UTC), unit, chosen, until, ends, default=default)
+    new_links = None if links is None else tuple(links)
+    transition = Transition(metric, to, datetime.now(UTC), unit, new_links, until, ends, default=default)
     refuse_impossible(before, transition)
     _refuse_other_unit(before, transition)
     details: dict[str, Any] = {"unit": unit}
-    if chosen is not None:
-        details["links"] = [asdict(link) for link in chosen]
+    if new_links is not None:
+        details["links"] = [asdict(link) for link in new_links]
     details |= {name: day.isoformat() for name, day in (("until", until), ("ends", ends)) if day is not None}
     details |= {} if default is None else {"default": default}
     seq = audit.record(lake, by, f"{ACTION}{to}", metric, reason, details)
-    every = transitions(lake.tables)
-    life = fold(_registry_state(lake.catalog.metrics()), [other for other in every if other.seq <= (seq or 0)])[metric]
-    mine = next(other for other in every if other.seq == seq)
-    if (life.status, life.since) != (to, mine.at):
+    recorded = transitions(lake.tables)
+    up_to_new = [other for other in recorded if other.seq <= (seq or 0)]
+    life = fold(_registry_state(lake.catalog.metrics()), up_to_new)[metric]
+    new = next(other for other in recorded if other.seq == seq)
+    if (life.status, life.since) != (to, new.at):
         raise MetricLifeError("another changed it meanwhile", where=metric, hint="look again: ranklake metric")
     return life
 
 
 def link_to(lake: "Lake", old: str, new: str, factor: float | None = None, offset: float = 0.0) -> Link:
-    """Return the link from a metric to one in its place, with the factor that their units have.
+    """Return the link from a metric to its successor.
 
-    Raises `MetricLifeError` where nobody knows it.
+    Parameters
+    ----------
+    factor
+        By default from the units of both metrics.
+
+    Raises `MetricLifeError` for an unknown metric, and if the factor between the units is unknown.
     """
-    every = lives(lake)
-    if new not in every or old not in every:
-        name = new if new not in every else old
-        raise MetricLifeError(f"nothing is known of {name}", where=old, hint=did_you_mean(name, every) or "register it")
-    units = (every[old].unit, every[new].unit)
+    states = lives(lake)
+    if new not in states or old not in states:
+        name = new if new not in states else old
+        raise MetricLifeError(
+            f"nothing is known of {name}", where=old, hint=did_you_mean(name, states) or "register it"
+        )
+    units = (states[old].unit, states[new].unit)
     if factor is None:
         factor = 1.0 if units[0] == units[1] else FACTORS.get(units) or _inverse(units)
     if not factor:
@@ -119,7 +135,7 @@ def _inverse(units: tuple[str, str]) -> float:
 
 
 def _refuse_other_unit(before: Mapping[str, Life], transition: Transition) -> None:
-    """Raise `MetricLifeError` where a unit changes, and values would not."""
+    """Raise `MetricLifeError` if the successor has another unit, but the factor is 1."""
     for link in transition.links or ():
         if before[link.name].unit != before[transition.metric].unit and (link.factor, link.offset) == (1.0, 0.0):
             message = (
@@ -129,7 +145,7 @@ def _refuse_other_unit(before: Mapping[str, Life], transition: Transition) -> No
 
 
 def _registry_state(metrics: "Mapping[str, Metric]") -> dict[str, Life]:
-    """Return where the registry has each metric; a replacement in another unit is not believed to be the same."""
+    """Return the states of metrics in the registry. A replacement with another unit is not linked."""
     lives = {}
     for metric in metrics.values():
         other = metrics.get(metric.replaced_by or "")
@@ -159,14 +175,16 @@ def _read(row: Mapping[str, Any]) -> Transition:
 
 @dataclass(frozen=True, slots=True)
 class CatalogChange:
-    """A change.
+    """A change of a table or metric.
 
     Attributes
     ----------
+    at
+        Time of the change.
     kind, name
-        ``table`` or ``metric``, and which.
+        ``table`` or ``metric``, and its name.
     text
-        What became of it, in a clause.
+        A clause that describes the change.
     """
 
     at: datetime
@@ -175,26 +193,28 @@ class CatalogChange:
     text: str
 
     def plain(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the attributes as JSON values."""
         return {"at": self.at.isoformat(), "kind": self.kind, "name": self.name, "what": self.text}
 
 
 def changes(lake: "Lake", since: datetime | None = None) -> list[CatalogChange]:
-    """Return the changes since a moment, oldest first."""
+    """Return the changes since a time, oldest first; by default all."""
     result = sorted([*_migrations(lake), *map(_transition, transitions(lake.tables))], key=lambda change: change.at)
-    return [one for one in result if since is None or one.at >= since]
+    return [change for change in result if since is None or change.at >= since]
 
 
 def _migrations(lake: "Lake") -> Iterator[CatalogChange]:
     steps = {
-        one.number: ", ".join(step.text for step in one.steps) for one in load_migrations(overlay=lake.catalog.overlay)
+        migration.number: ", ".join(step.text for step in migration.steps)
+        for migration in load_migrations(overlay=lake.catalog.overlay)
     }
     for row in history(lake):
         if row["status"] != "approved":
-            back = " undone" if row["status"] == "reverted" else ""
+            undone = " undone" if row["status"] == "reverted" else ""
             prefix = "added columns, " if is_of_added(row["number"], row["table"]) else ""
-            ends = f"{prefix}version {row['from_version']} to {row['to_version']}"
-            message = f"{row['number']:04d}_{row['name']}{back}, {ends}: {steps.get(row['number'], 'not known here')}"
+            versions = f"{prefix}version {row['from_version']} to {row['to_version']}"
+            text = steps.get(row["number"], "not known here")
+            message = f"{row['number']:04d}_{row['name']}{undone}, {versions}: {text}"
             yield CatalogChange(row["ts"], "table", row["table"], message)
 
 
@@ -216,34 +236,34 @@ _ASK: Final = "ask the view series for it"
 
 
 def metric_successors(lake: "Lake") -> dict[str, MetricSuccessor]:
-    """Return what took the place of metrics, by their name; those that have a column are not among them."""
-    every = lives(lake)
+    """Return the successors of metrics that are no columns, by name."""
+    states = lives(lake)
     return {
-        name: _successor(lake.catalog, every, name)
-        for name, life in every.items()
+        name: _successor(lake.catalog, states, name)
+        for name, life in states.items()
         if life.links and not has_column(lake.catalog, name)
     }
 
 
-def _successor(catalog: "Catalog", every: Mapping[str, Life], name: str) -> MetricSuccessor:
-    newer = [member.life for member in members(every, name) if member.age < 0]
-    if parts := next((life.links for life in (every[name], *newer) if len(life.links) > 1), ()):
+def _successor(catalog: "Catalog", states: Mapping[str, Life], name: str) -> MetricSuccessor:
+    newer = [member.life for member in members(states, name) if member.age < 0]
+    if parts := next((life.links for life in (states[name], *newer) if len(life.links) > 1), ()):
         return MetricSuccessor("", f"split into {', '.join(link.name for link in parts)}; {_ASK}")
     if column := next((life.metric for life in newer if has_column(catalog, life.metric)), ""):
         return MetricSuccessor("", f"recorded as {column}, which has a column, now; {_ASK}")
-    newest = newer[0].metric if newer else every[name].links[0].name
+    newest = newer[0].metric if newer else states[name].links[0].name
     return MetricSuccessor(newest, f"recorded as {newest} now, perhaps in another unit; {_ASK}, or for both")
 
 
 def of_column(lake: "Lake", name: str) -> str:
-    """Return the metric that a column of ``steps`` holds, as ``train/loss`` of ``loss``; else the name itself."""
+    """Return the metric in a column of ``steps``, such as ``train/loss`` for ``loss``; for other names, the name."""
     return next(
         (metric for metric, entry in lake.catalog.metrics().items() if entry.stored_in == f"steps.{name}"), name
     )
 
 
 def has_column(catalog: "Catalog", name: str) -> bool:
-    """Whether a metric is a column of a table of its own kind, and not rows under its name."""
-    known = catalog.metrics().get(name)
-    table = (known.stored_in or "").partition(".")[0] if known is not None else ""
+    """Whether a metric is stored in a column of its own, not as rows with its name in ``scalars``."""
+    metric = catalog.metrics().get(name)
+    table = (metric.stored_in or "").partition(".")[0] if metric is not None else ""
     return bool(table) and table not in _ROWS_BY_NAME

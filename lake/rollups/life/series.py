@@ -1,4 +1,4 @@
-"""Series: one metric from its first value to its last, in one unit, whatever it was called meanwhile."""
+"""Series: all values of one metric in one unit, including values recorded under its former names."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -30,14 +30,14 @@ _CONDITIONS: Final = {"begin": "ts >= $begin", "end": "ts < $end", "run": "run =
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A series.
+    """The series of a metric.
 
     Attributes
     ----------
     life
-        The metric that was asked for, and its state.
+        The state of the metric.
     rows
-        Columns `COLUMNS`, or `DISTRIBUTION_COLUMNS`, by run, attempt, rank and time.
+        Columns `COLUMNS`, or `DISTRIBUTION_COLUMNS`, ordered by run, attempt, rank and time.
     """
 
     life: Life
@@ -54,16 +54,18 @@ def series(
     role: "Role | None" = None,
     of_distributions: bool = False,
 ) -> Series:
-    """Return the values of a metric in its unit, from a moment on and before another.
+    """Return the values of a metric in its unit.
+
+    For rows that were downsampled, the result has means of intervals, without a step; but not for roles.
 
     Parameters
     ----------
+    begin, end
+        First time, and first time after the last one; by default all.
     of_distributions
-        Whether its histograms are asked for: how many values each has, their sum, mean, least and greatest.
+        Whether to return the metric's histograms: number of values, sum, mean, lowest and highest value of each.
 
-    Where rows were downsampled, means of intervals stand for them, without a step; roles are not shown these.
-
-    Raises `MetricLifeError`, and what `ranklake.lake.query.sql.query` does.
+    Raises `MetricLifeError`, and what `ranklake.lake.query.sql.query` raises.
     """
     every = lives_with(lake, metric, role=role, of_distributions=of_distributions)
     if metric not in every:
@@ -115,7 +117,7 @@ def views(lake: "Lake", asked: str, *, role: "Role | None" = None) -> dict[str, 
 
 
 def _recorded_names(lake: "Lake", names: Collection[str], role: "Role | None") -> list[str]:
-    """Return those names that scalars have, as a role sees them; none where it does not see the table."""
+    """Return those of some names that are in ``scalars``, as a role sees it; none if it does not see the table."""
     if not names:
         return []
     wanted = ", ".join(literal(name) for name in sorted(names))
@@ -130,7 +132,10 @@ DISTRIBUTION_COLUMNS: Final = (*KEY, "ts", "count", "sum", "mean", "min", "max",
 
 
 def select_distributions(every: Mapping[str, Life], metric: str) -> str:
-    """Return the SELECT, with the columns `DISTRIBUTION_COLUMNS`. Raises `MetricLifeError` for what is no metric."""
+    """Return the SELECT of a metric's histograms, with the columns `DISTRIBUTION_COLUMNS`.
+
+    Raises `MetricLifeError` for an unknown metric.
+    """
     if metric not in every:
         raise MetricLifeError("there is no such metric", where=metric, hint=did_you_mean(metric, every) or "look again")
     best = f"min(prio) OVER (PARTITION BY {', '.join(KEY)}, at) AS best"
@@ -158,7 +163,7 @@ def _distribution(member: Member) -> str:
 
 
 def total(factor: float, offset: float) -> str:
-    """Return the sum of a distribution's values, each times a factor, plus an offset."""
+    """Return SQL of the sum of a histogram's values after each is multiplied by a factor and increased by an offset."""
     if (factor, offset) == (1.0, 0.0):
         return '"sum"'
     return f'("sum" * CAST({factor!r} AS DOUBLE) + "count" * CAST({offset!r} AS DOUBLE))'
@@ -171,32 +176,38 @@ _COLUMNS: Final = (*KEY, "ts", "metric", *_VALUES, *_FLAGS)
 
 
 def continuous(lake: "Lake", asked: Collection[str] = ()) -> str:
-    """Return what a query reads in the place of ``scalars``: that table where no metric took another's place.
+    """Return the relation that a query reads in place of ``scalars``, in which renamed metrics are joined.
 
-    Else a SELECT with the columns run, attempt, rank, step, ts, metric, value, agg_mean, agg_min, agg_max and the flags
-    of what was not finite. Names
-    that took one another's place are one metric, under the newest name and in its unit; of what two have of a step the
-    newer counts. A metric that was split goes on as the sum of its parts, which stand there, too. Names that are asked
-    for stay names, each with all the values in its unit.
+    It is the table itself if no metric has a successor. Otherwise it is a SELECT with the columns run, attempt, rank,
+    step, ts, metric, value, agg_mean, agg_min, agg_max, value_flag and agg_non_finite_count:
+
+    - A metric and its successors are one metric, with the newest name and its unit. If two have a value for a step, the
+      newer one is used.
+    - A metric that was split is the sum of its parts. The parts are returned, too.
+
+    Parameters
+    ----------
+    asked
+        Names to return instead of the newest name, each with all values in its own unit.
     """
-    every = lives(lake)
-    newest = {members(every, one.metric)[0].life.metric for one in every.values() if one.links}
-    groups = {name: members(every, name) for name in sorted(newest) if not has_column(lake.catalog, name)}
+    states = lives(lake)
+    newest = {members(states, life.metric)[0].life.metric for life in states.values() if life.links}
+    groups = {name: members(states, name) for name in sorted(newest) if not has_column(lake.catalog, name)}
     if not groups:
         return _TABLE
-    old = [one.life.metric for some in groups.values() for one in some]
-    shown = {
-        name: members(every, name)
-        for newer, some in groups.items()
-        for name in sorted({one.life.metric for one in some} & {*asked}) or [newer]
+    joined_names = [member.life.metric for group in groups.values() for member in group]
+    returned = {
+        name: members(states, name)
+        for newest_name, group in groups.items()
+        for name in sorted({member.life.metric for member in group} & {*asked}) or [newest_name]
     }
-    plain = select_sql(_COLUMNS, _TABLE, f"WHERE metric NOT IN ({', '.join(map(literal, old))})")
-    return f"(\n{union_all([plain, *(_select(lake, every, name, some) for name, some in shown.items())])}\n)"
+    others = select_sql(_COLUMNS, _TABLE, f"WHERE metric NOT IN ({', '.join(map(literal, joined_names))})")
+    return f"(\n{union_all([others, *(_select(lake, states, name, group) for name, group in returned.items())])}\n)"
 
 
 def _select(lake: "Lake", every: Mapping[str, Life], name: str, members: list[Member]) -> str:
-    """Return the SELECT of one metric."""
-    if any(len(one.life.links) > 1 for one in members):
+    """Return the SELECT of a metric and its predecessors, with the columns of ``scalars``."""
+    if any(len(member.life.links) > 1 for member in members):
         values = ["value", *(f"CAST(NULL AS DOUBLE) AS {column}" for column in _VALUES[1:])]
         values += ["CAST(NULL AS VARCHAR) AS value_flag", "CAST(NULL AS BIGINT) AS agg_non_finite_count"]
         return select_sql([*KEY, "ts", f"{literal(name)} AS metric", *values], select(lake, every, name))

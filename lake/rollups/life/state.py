@@ -1,8 +1,8 @@
-"""States of a metric and their transitions, as pure functions: `ranklake.lake.rollups.life.register` reads and writes.
+"""States of a metric and transitions between them, as pure functions. `ranklake.lake.rollups.life.register` has I/O.
 
 requested ─▶ active ─▶ deprecated ─▶ retired ─▶ sunset
                 ▲           │
-                └───────────┘ taken back
+                └───────────┘ deprecation withdrawn
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,23 +21,23 @@ NEXT: Final[Mapping[str, tuple[str, ...]]] = {
     "retired": ("sunset",),
     "sunset": (),
 }
-"""States, and those that may follow; one that is deprecated may be so anew, with another date or replacement."""
+"""States, and the states that may follow. A metric may be deprecated again, with another date or successor."""
 
 
 class MetricLifeError(RanklakeError):
-    """A transition that is not allowed; nothing was written."""
+    """An unknown metric, or a transition that is not allowed. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What took a metric's place, or a part of it.
+    """A link to the successor of a metric, or of a part of it.
 
     Attributes
     ----------
     name
-        Of the metric that is recorded now.
+        The metric that is recorded now.
     factor, offset
-        Its value is the old one times `factor` + `offset`; of a part, that of the old one's part.
+        The new value is the old one times `factor`, plus `offset`; for a part, the value of this part.
     """
 
     name: str
@@ -54,18 +54,17 @@ class Life:
     status
         One of `NEXT`.
     unit
-        Of its values.
+        Unit of its values.
     links
-        What took its place: one for another name or unit; several are parts that add up to it.
+        Successors: one for another name or unit; several if it was split into parts that add up to it.
     until
-        Last day on which it may still be recorded; None if none is set.
+        Last day on which it may be recorded; None if not set.
     ends
-        Day from which its rows may go; likewise.
+        First day on which its rows may be deleted; None if not set.
     since
-        When it got this status; None where it comes from the registry.
+        When it got this status; None if the status is from the registry.
     default
-        What its series has, once it is deprecated, where a step has no value, in its own unit; None where nobody said
-        one.
+        Value of its series for steps without a value, after its deprecation, in its own unit; None if not set.
     """
 
     metric: str
@@ -78,7 +77,7 @@ class Life:
     default: float | None = None
 
     def plain(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the attributes as JSON values."""
         return {
             **{name: getattr(self, name) for name in ("metric", "status", "unit")},
             "links": [asdict(link) for link in self.links],
@@ -92,18 +91,18 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A transition, from a row of the audit log.
+    """A transition of a metric to another state, from a row of the audit trail.
 
     Attributes
     ----------
     metric, to
         The metric, and its new state.
     at
-        When.
+        Time of the transition.
     unit, links, until, ends, default
-        As in `Life`; what it does not say is None.
+        As in `Life`; None for values that the transition does not change.
     seq
-        Number of the row.
+        Number of the row; -1 if it is not recorded yet.
     """
 
     metric: str
@@ -118,7 +117,7 @@ class Transition:
 
 
 def refuse_impossible(lives: Mapping[str, Life], transition: Transition) -> None:
-    """Raise `MetricLifeError` where a transition is not allowed, or not yet."""
+    """Raise `MetricLifeError` if a transition is not allowed, or not yet."""
     now = lives.get(transition.metric)
     if now is None:
         raise MetricLifeError("there is no such metric", where=transition.metric, hint="see: ranklake catalog")
@@ -133,17 +132,17 @@ def refuse_impossible(lives: Mapping[str, Life], transition: Transition) -> None
         raise MetricLifeError(f"it may be recorded until {now.until}", where=transition.metric, hint=hint)
     if transition.to == "sunset" and now.ends is not None and day < now.ends:
         raise MetricLifeError(f"its rows stay until {now.ends}", where=transition.metric, hint="wait")
-    _refuse_odd(lives, transition)
-    if around := _cycle(
+    _refuse_invalid(lives, transition)
+    if cycle := _cycle(
         {**_edges(lives), transition.metric: [link.name for link in transition.links or now.links]}, transition.metric
     ):
         raise MetricLifeError(
-            f"a cycle: {' becomes '.join(around)}", where=transition.metric, hint="name what is recorded now"
+            f"a cycle: {' becomes '.join(cycle)}", where=transition.metric, hint="name what is recorded now"
         )
 
 
-def _refuse_odd(lives: Mapping[str, Life], transition: Transition) -> None:
-    """Raise `MetricLifeError` where what takes a metric's place, or stands for it, cannot."""
+def _refuse_invalid(lives: Mapping[str, Life], transition: Transition) -> None:
+    """Raise `MetricLifeError` for invalid successors or an invalid default."""
     if transition.default is not None and not isfinite(transition.default):
         raise MetricLifeError(
             f"a default of {transition.default} is no value", where=transition.metric, hint="say a number"
@@ -173,10 +172,10 @@ def apply_transition(lives: Mapping[str, Life], transition: Transition) -> Life:
 
 
 def fold(begin: Mapping[str, Life], transitions: Iterable[Transition]) -> dict[str, Life]:
-    """Return the states of metrics after transitions. One that is not allowed, as the later of two, is ignored."""
+    """Return the states of metrics after transitions. Transitions that are not allowed are ignored."""
     lives = dict(begin)
     for transition in transitions:
-        # a later release may have dropped the metric
+        # a newer registry may no longer have the metric
         lives.setdefault(transition.metric, Life(transition.metric, "active", transition.unit))
         for link in transition.links or ():
             lives.setdefault(link.name, Life(link.name, "active", ""))
@@ -193,30 +192,31 @@ def _edges(lives: Mapping[str, Life]) -> dict[str, list[str]]:
 
 
 def _cycle(edges: Mapping[str, list[str]], begin: str) -> list[str]:
-    """Return the way from a metric back to itself; empty if there is none."""
-    ways = [[begin]]
-    while ways:
-        way = ways.pop()
-        for name in edges.get(way[-1], ()):
+    """Return a path from a metric back to itself; empty if there is none."""
+    paths = [[begin]]
+    while paths:
+        path = paths.pop()
+        for name in edges.get(path[-1], ()):
             if name == begin:
-                return [*way, name]
-            if name not in way:
-                ways.append([*way, name])
+                return [*path, name]
+            if name not in path:
+                paths.append([*path, name])
     return []
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A metric whose values are those of a series, once they are converted.
+    """A metric whose converted values are part of a series.
 
     Attributes
     ----------
     life
-        The metric.
+        The state of the metric.
     factor, offset
-        The series' value is the metric's times `factor` + `offset`.
+        The series' value is the metric's value times `factor`, plus `offset`.
     age
-        How many metrics replaced it in turn. Where two have a value of one step, the lower age wins.
+        Number of replacements between this metric and the series' metric; negative for successors. If two metrics have
+        a value for one step, the lower age wins.
     """
 
     life: Life
@@ -226,25 +226,31 @@ class Member:
 
 
 def members(every: Mapping[str, Life], metric: str) -> list[Member]:
-    """Return the metrics that a metric became, or came of, one for one, the newest first; itself among them."""
+    """Return a metric, its successors and its predecessors, the newest first. Splits are not followed.
+
+    Parameters
+    ----------
+    every
+        States of all metrics, by name.
+    """
     by_name = {metric: Member(every[metric], 1.0, 0.0, 0)}
-    left = [metric]
-    while left:
-        here = by_name[left.pop()]
-        for name, factor, offset, step in _predecessors(every, here.life):
+    queue = [metric]
+    while queue:
+        member = by_name[queue.pop()]
+        for name, factor, offset, age in _neighbours(every, member.life):
             if name not in by_name and name in every:
-                total = (here.factor * factor, here.factor * offset + here.offset)
-                by_name[name] = Member(every[name], *total, here.age + step)
-                left.append(name)
+                conversion = (member.factor * factor, member.factor * offset + member.offset)
+                by_name[name] = Member(every[name], *conversion, member.age + age)
+                queue.append(name)
     return sorted(by_name.values(), key=lambda member: (member.age, member.life.metric))
 
 
-def _predecessors(every: Mapping[str, Life], here: Life) -> Iterator[tuple[str, float, float, int]]:
-    """Yield names, and factor and offset from a name's values to those of a metric, and how much older it is."""
-    if len(here.links) == 1:
-        (link,) = here.links
+def _neighbours(every: Mapping[str, Life], life: Life) -> Iterator[tuple[str, float, float, int]]:
+    """Yield the direct successor and predecessors of a metric: name, factor and offset to its values, relative age."""
+    if len(life.links) == 1:
+        (link,) = life.links
         yield link.name, 1 / link.factor, -link.offset / link.factor, -1
     for other in every.values():
         for link in other.links:
-            if len(other.links) == 1 and link.name == here.metric:
+            if len(other.links) == 1 and link.name == life.metric:
                 yield other.metric, link.factor, link.offset, 1
