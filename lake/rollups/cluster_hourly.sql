@@ -31,7 +31,7 @@ standing AS (
         *,
         greatest(from_us, 0) AS begin_us,
         least(
-            -- a snapshot stands for its own date and the next
+            -- a snapshot is valid for its own date and the next one
             (CAST(CAST(date AS INT) - CAST($date AS INT) AS BIGINT) + 2) * 86400000000,
             CASE
                 WHEN interval_ns >= 0 THEN least(from_us + interval_ns / 1000, coalesce(next_us, from_us + interval_ns / 1000))
@@ -75,7 +75,7 @@ apart AS (
     GROUP BY hour_number, "cluster", scope, scope_name, ts, pool
 ),
 together AS (
-    -- what waits at a moment, over the pools that were seen at it
+    -- waiting jobs at a time, over the pools with a snapshot of this time
     SELECT hour_number, "cluster", scope, scope_name, ts, exact_sum(pending) AS pending, count(*) AS pools
     FROM apart
     GROUP BY hour_number, "cluster", scope, scope_name, ts
@@ -131,7 +131,7 @@ alone AS (
 )
 SELECT
     daily.cluster, daily.day_number,
-    -- twenty hours of a day tell what it was like
+    -- twenty hours are enough to describe a day
     min(us) >= 72000000000 AND max(most_total) > 0 AND coalesce(max(most_allocated) = 0, FALSE) AND sum(silent) = 0 AS is_idle,
     bool_or(is_in_one_pool) AS is_in_one_pool
 FROM daily
@@ -164,7 +164,7 @@ WITH phases AS (
     UNION ALL
     SELECT *, FALSE AS is_waiting, start_us AS from_us, held_until_us AS until_us FROM known_jobs WHERE held_until_us > start_us
     UNION ALL
-    -- when its devices were held is not known: the hours between what it says, or that of its start
+    -- the time of its devices is unknown: use the hours between its known times, or the hour of its start
     SELECT
         *, NULL AS is_waiting, least(start_us, coalesce(end_us, start_us)) AS from_us,
         greatest(start_us, coalesce(end_us, start_us)) + 1 AS until_us
@@ -187,7 +187,7 @@ counting AS (
 pieces AS (
     SELECT
         hour_number, "cluster", pool, team, "user", job_id, is_waiting,
-        -- schedulers leave out what a job has none of, but only if they count it at all
+        -- a scheduler that counts a resource leaves it out for jobs that have none of it
         coalesce(gpu_count, CASE WHEN node_count IS NOT NULL AND gpu_type IS NULL AND counting_day IS NOT NULL THEN 0 END) AS gpu_count,
         greatest(from_us, hour_number * 3600000000) AS from_us,
         least(until_us, (hour_number + 1) * 3600000000) AS until_us
@@ -290,7 +290,7 @@ WITH started AS (
     WHERE date <= $last
 ),
 latest AS (
-    -- a run may not know its cluster: then the job of its id, if there is but one such
+    -- a run may not know its cluster; then its job is the one with its id, if there is only one
     SELECT
         job_id, day_number,
         CASE WHEN count(DISTINCT "cluster") = 1 THEN min("cluster") END AS "cluster",
@@ -329,7 +329,7 @@ told AS (
     WHERE gpu_hourly.date BETWEEN $date AND $last
 ),
 homes AS (
-    -- a host is in one cluster, also while nobody holds its devices
+    -- a host belongs to one cluster, also while its devices are not allocated
     SELECT host AS home, hour_number / 24 AS home_day, min("cluster") AS home_cluster
     FROM told
     GROUP BY host, hour_number / 24

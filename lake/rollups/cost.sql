@@ -79,7 +79,7 @@ WITH recorded AS (
     GROUP BY number
 ),
 doubtful AS (
-    -- device time that may be a job's, though nothing says whose
+    -- device time that may belong to an unknown job
     SELECT sampled.cluster, TRUE AS is_doubtful FROM sampled
     UNION
     SELECT named.cluster, TRUE

@@ -28,7 +28,7 @@ saved AS (
     SELECT
         spans.run, spans.attempt,
         count(*) FILTER (WHERE spans.kind = 'checkpoint') AS checkpoints,
-        -- evaluations, and a start, of which only the end is known
+        -- evaluations, and a start, with only a known end
         count(*) FILTER (WHERE name = 'evaluation' AND spans.attributes LIKE '%"begin":"not told"%')
             AS untold_evaluations,
         count(*) FILTER (WHERE name = 'init' AND coalesce(spans.attributes, '') NOT LIKE '%"begin":"not told"%') AS inits
@@ -83,7 +83,7 @@ brought AS (
 known AS (
     SELECT
         summed.* EXCLUDE (init_ns, productive_ns, steps, steps_lost),
-        -- a log without lines of steps does not say that there were none
+        -- a log without lines of steps does not mean that there were no steps
         CASE WHEN summed.steps > 0 OR brought.run IS NULL THEN summed.steps END AS steps,
         CASE WHEN summed.steps > 0 OR brought.run IS NULL THEN summed.steps_lost END AS steps_lost,
         CASE WHEN NOT is_untimed THEN productive_ns END AS productive_ns,

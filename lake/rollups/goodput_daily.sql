@@ -137,13 +137,13 @@ active AS (
 signs AS (
     SELECT * FROM active
     UNION ALL
-    -- a table may be dated to any time
+    -- an imported table may have any date
     SELECT introduced.run, introduced.attempt, at_ns AS begin_ns, at_ns AS end_ns, CAST(NULL AS BIGINT)
     FROM introduced
     LEFT SEMI JOIN active ON active.run = introduced.run AND active.attempt = introduced.attempt
     WHERE is_imported AND NOT is_of_table
     UNION ALL
-    -- what lies between files does not tell how long an attempt was
+    -- the time between files is not part of the attempt's duration
     SELECT introduced.run, introduced.attempt, min(at_ns) AS begin_ns, min(at_ns) AS end_ns, CAST(NULL AS BIGINT)
     FROM introduced
     LEFT ANTI JOIN active ON active.run = introduced.run AND active.attempt = introduced.attempt
@@ -182,7 +182,7 @@ extents AS (
     GROUP BY signs.run, signs.attempt
 ),
 ordered AS (
-    -- attempts begin in their order, whatever their hosts' clocks say
+    -- attempts begin in their order, even if the clocks of hosts differ
     SELECT run, attempt, end_ns, max(begin_ns) OVER (PARTITION BY run ORDER BY attempt) AS begin_ns FROM extents
 ),
 bounded AS (
@@ -201,7 +201,7 @@ SELECT
     inits.run IS NOT NULL AND trained.run IS NOT NULL AS is_told,
     traced.run IS NOT NULL AS is_traced,
     trained.run IS NULL AND stepped.typical_ns IS NULL AND coalesce(stepped.steps > 0, imported.run IS NOT NULL) AS is_untimed,
-    -- the step that the attempts after this one went back to
+    -- the lowest step at which a later attempt began
     min(stepped.first_step) OVER (
         PARTITION BY bounded.run ORDER BY bounded.attempt ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
     ) AS resumed_step
@@ -257,7 +257,7 @@ INNER JOIN affected_runs ON affected_runs.run = attempt_facts.run;
 
 -- the account
 WITH told_by_steps AS (
-    -- what a step's own columns say of a checkpoint or evaluation; its event and span say the same, some microseconds off
+    -- checkpoints and evaluations in a step's own columns; their events and spans differ by some microseconds
     SELECT run, attempt, step, end_ns, 'checkpoint' AS kind FROM marked WHERE checkpoint_ns > 0
     UNION ALL
     SELECT run, attempt, step, end_ns, 'evaluation' FROM marked WHERE evaluation_ns > 0
@@ -301,7 +301,7 @@ intervals AS (
         AND told_by_steps.step = paused.step AND told_by_steps.kind = paused.kind
         AND paused.begin_ns < told_by_steps.end_ns
     UNION ALL
-    -- without any step all of the attempt was a start
+    -- an attempt without steps is a start as a whole
     SELECT run, attempt, 9, begin_ns, coalesce(init_end_ns, first_ns, CASE WHEN NOT is_untimed THEN end_ns END)
     FROM attempts
     WHERE NOT is_traced
@@ -446,7 +446,7 @@ dated AS (
 days AS (
     SELECT
         *,
-        -- a wrong clock is decades off, and a day without anything in it is worth no partition of its own
+        -- a wrong clock may be off by decades, and a day without records needs no partition
         unnest(CASE
             WHEN last_day - first_day - 1 > $quiet_days THEN make_array(first_day, first_day + 1, last_day)
             ELSE range(first_day, last_day + 1)

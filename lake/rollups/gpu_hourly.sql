@@ -33,7 +33,7 @@ SELECT
     CASE WHEN power_watts > $max_watts THEN 1 ELSE 0 END AS beyond,
     CASE WHEN energy_joules BETWEEN 0 AND 1e12 THEN energy_joules END AS energy,
     CASE
-        -- a healthy card that draws all that it may (sw_power_cap) is not throttled
+        -- a healthy device at its power limit (sw_power_cap) is not throttled
         WHEN clock_event_reasons LIKE '%thermal%' OR clock_event_reasons LIKE '%hw_slowdown%'
             OR clock_event_reasons LIKE '%power_brake%' THEN 1
         WHEN clock_event_reasons IS NOT NULL THEN 0
@@ -108,8 +108,8 @@ WITH judged AS (
             OR min_interval_ns <= 0
             OR max_interval_ns > $max_interval_s * 1000000000
             OR first_ts <= before_ts
-            -- samples were lost: as much time is told by none as a gap of $max_interval_s leaves, less what the sample after
-            -- it and the first one tell, and a tenth for clocks
+            -- samples were lost: the time without samples is as long as a gap of $max_interval_s, minus the intervals of the
+            -- next and of the first sample, and a tenth for differences of clocks
             OR CAST(last_ts AS BIGINT) - CAST(first_ts AS BIGINT) + 2 * max_interval_ns / 1000 > us + $max_interval_s * 900000
             OR energies BETWEEN 1 AND samples - 1
             OR first_energy > min_energy
@@ -152,7 +152,7 @@ placed AS (
         CASE WHEN grown BETWEEN 0 AND $max_interval_s * $max_watts AND since_us <= $max_interval_s * 1000000 THEN since_us END AS energy_us,
         CASE WHEN grown BETWEEN 0 AND $max_interval_s * $max_watts AND since_us <= $max_interval_s * 1000000
              THEN CAST(round(grown * 1e3) AS BIGINT) END AS millijoules,
-        -- a counter that starts again has counted since
+        -- a counter that was reset has counted since the reset
         CASE WHEN ecc_grown >= 0 THEN ecc_grown WHEN ecc_grown < 0 THEN ecc END AS errors
     FROM neighbours
 )

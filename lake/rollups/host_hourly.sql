@@ -301,7 +301,7 @@ WITH of_processes AS (
     SELECT hour_number AS process_hour, host AS process_host, holder_run AS process_run, holder_attempt AS process_attempt,
         max(rss_max) AS rss_max, max(rss_growth) AS rss_growth
     FROM hours
-    -- of a host that several runs share, all their processes
+    -- for a host with several runs, the processes of all of them
     INNER JOIN processes ON hour_number = of_hour AND host = of_host
         AND (holder_run IS NULL OR (holder_run = of_run AND holder_attempt IS NOT DISTINCT FROM of_attempt))
     GROUP BY hour_number, host, holder_run, holder_attempt

@@ -9,7 +9,7 @@ WITH bounded AS (
         CASE WHEN abs(CAST(submit_ts AS BIGINT) - CAST(ts AS BIGINT)) <= $max_days * 86400000000 THEN submit_ts END
             AS submit_ts,
         CASE
-            -- Slurm says that a job which was cancelled in the queue started as it ended
+            -- for a job that was cancelled in the queue, Slurm reports its end as its start
             WHEN outcome = 'cancelled' AND start_ts = end_ts AND coalesce(elapsed_s, 0) = 0 THEN NULL
             WHEN abs(CAST(start_ts AS BIGINT) - CAST(ts AS BIGINT)) <= $max_days * 86400000000 THEN start_ts
         END AS start_ts,
@@ -37,7 +37,7 @@ last_known AS (
         TRY_CAST(round((elapsed_s + coalesce(suspended_s, 0)) * 1e6) AS BIGINT) AS ran_us,
         CASE
             WHEN gpu_count >= 0 THEN gpu_count
-            -- schedulers leave out what a job has none of, but only if they count it at all
+            -- a scheduler that counts a resource leaves it out for jobs that have none of it
             WHEN gpu_count IS NULL AND gpu_type IS NULL AND cpu_count IS NOT NULL
                 AND max(gpu_count) OVER (PARTITION BY "cluster") IS NOT NULL THEN 0
         END AS gpus

@@ -33,7 +33,7 @@ started AS (
     WHERE date <= $date
 ),
 rank_said AS (
-    -- what was said last, up to the date; what was only said after it holds, too
+    -- the last fact up to the date; if there is none, the first one after it
     SELECT
         run, attempt, rank,
         coalesce(
@@ -85,7 +85,7 @@ told AS (
                  THEN coalesce(rank_said.flops_per_token, run_said.flops_per_token)
                      * run_said.hardware_factor * worked.tokens END
         ) AS hardware_flops,
-        -- a rank of several devices (or a device of several ranks) has its share of them
+        -- a rank with several devices (or a device with several ranks) gets its share
         peaks.flops_per_s * coalesce(CAST(started.device_count AS DOUBLE) / started.world_size, 1.0) AS table_peak,
         peaks.source AS table_source,
         coalesce(rank_said.peak_flops_measured, run_said.peak_flops_measured) AS measured_peak
@@ -99,7 +99,7 @@ told AS (
         AND peaks.dtype = started.dtype
 ),
 joined AS (
-    -- no device does so much: what is beyond is some slip, and not known
+    -- no device reaches this; larger values are errors, and NULL
     SELECT
         * EXCLUDE (model_flops, hardware_flops, table_peak, measured_peak),
         CASE WHEN abs(model_flops) < 1e30 THEN model_flops END AS model_flops,

@@ -282,7 +282,7 @@ hosts AS (
     SELECT 'cpu_pressure', *, cpu_ppm / 1e6 / cpu_count, $cpu_pressure_min_ratio, NULL, NULL
     FROM host_minutes_near WHERE cpu_count > 0 AND cpu_ppm / 1e6 / cpu_count >= $cpu_pressure_min_ratio
     UNION ALL
-    -- it grew as fast in the last ten minutes as in the ten before, and would be used up soon
+    -- memory grew as fast in the last ten minutes as in the ten before, and would be full soon
     SELECT 'host_memory_growth', *, (memory_used - used_first) / (us_in_all / 1e6), 0e0, NULL,
         (memory_total - memory_used) / ((memory_used - used_first) / (us_in_all / 1e6))
     FROM host_minutes_near

@@ -12,7 +12,7 @@
 --            time_to_train_ns  = wall time from the end of the first start to the end of a finished run (MLPerf Training rules:
 --                                run_start to run_stop)
 WITH queued AS (
-    -- of the first attempt that says when it was submitted; later waits are downtime
+    -- from the first attempt with a time of submission; later waits are downtime
     SELECT
         runs.run,
         first_value(submitted_ts ORDER BY attempt, ts, incarnation) FILTER (WHERE submitted_ts IS NOT NULL)
