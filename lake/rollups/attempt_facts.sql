@@ -1,8 +1,9 @@
 -- grain    one row per run and attempt, on the first UTC date with a row of runs or a step of the attempt
 -- inputs   runs and step_rollup of the runs to compute (affected_runs), of all dates
--- formula  The facts of an attempt, whenever they were recorded. For each column, the first recorded value is used. Values that
---          a user recorded for an imported log take precedence over the log, the latest such value first, and are valid for
---          later attempts that have none. World size: the largest recorded one, since processes may know only a part of the run.
+-- formula  The facts of an attempt, whenever they were recorded. For each column, the first recorded value is used.
+--          Values that a user recorded for an imported log take precedence over the log, the latest such value first,
+--          and are valid for later attempts that have none. World size: the largest recorded one, since processes may
+--          know only a part of the run.
 WITH said AS (
     SELECT
         runs.run, runs.attempt, runs.date, ts, job, "user", team, runs.cluster, pool, scheduler_job_id, world_size,

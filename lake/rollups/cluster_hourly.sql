@@ -1,13 +1,14 @@
 -- grain    one row per hour (UTC) and scope: cluster, pool, team, user or job, each by name
--- dates    several consecutive dates, from $date to $last; hours are counted from $begin, the start of the first date. Each date
---          has the same rows as if it is computed alone
--- inputs   pools of the date and the day before (a snapshot is valid for the time after it); job_facts whose time includes the
---          date; gpu_hourly of the date; attempt_facts of attempts that began up to the date, for team, user and job of a
---          device's run; facility
--- formula  Sums of devices x time, cut at the hours; ratios are sums over sums. A sum is NULL if a part of it is unknown. Data
---          from snapshots of pools take precedence over data from jobs, and these over samples of devices. A snapshot is valid
---          until the next one, at most for its own interval, or for $max_snapshot_s if it has none. Sums are of integers
---          (microseconds and thousandths of devices), so the order of rows does not change any digit.
+-- dates    several consecutive dates, from $date to $last; hours are counted from $begin, the start of the first date.
+--          Each date has the same rows as if it is computed alone
+-- inputs   pools of the date and the day before (a snapshot is valid for the time after it); job_facts whose time
+--          includes the date; gpu_hourly of the date; attempt_facts of attempts that began up to the date, for team,
+--          user and job of a device's run; facility
+-- formula  Sums of devices x time, cut at the hours; ratios are sums over sums. A sum is NULL if a part of it is
+--          unknown. Data from snapshots of pools take precedence over data from jobs, and these over samples of
+--          devices. A snapshot is valid until the next one, at most for its own interval, or for $max_snapshot_s if it
+--          has none. Sums are of integers (microseconds and thousandths of devices), so the order of rows does not
+--          change any digit.
 -- into snapshots: of pools, cut at the hours
 WITH once AS (
     SELECT

@@ -1,17 +1,18 @@
--- grain    one row per UTC date, run, attempt and epoch; one per date, pool and device for time without a run; one per date,
---          pool, team and device type for time that scheduler jobs used in addition
--- inputs   goodput_daily and gpu_hourly of the date; job_facts whose time includes the date; attempt_facts of attempts that
---          began up to the date, for their jobs; prices, the operator's price table
--- formula  cost = device time x price of a device-hour, in decimals, rounded to nine digits. Device time of a run is wall time x
---          devices. Its parts are productive, lost work and idle, as in goodput_daily, and other; the total is the exact sum of
---          the parts. Idle of a run: downtime before a restart in the same scheduler job, which still pays for the devices.
---          Downtime between different jobs is not charged to the run. Idle without a run: time of sampled devices without a
---          run. Quiet days that are one row of goodput_daily have no cost, since the devices of that time are unknown.
---          Jobs: GPUs x time allocated, minus the device time of runs that name the job. The rest is idle if a run names the
---          job, else unrecorded. There is no amount if devices of the cluster were sampled without a run, or if a run names an
---          unknown job: these could be the same devices, and nothing must be charged twice.
--- price    the row of the price table that is valid on the date and has the device and the pool, else only the device, else only
---          the pool, else neither
+-- grain    one row per UTC date, run, attempt and epoch; one per date, pool and device for time without a run; one per
+--          date, pool, team and device type for time that scheduler jobs used in addition
+-- inputs   goodput_daily and gpu_hourly of the date; job_facts whose time includes the date; attempt_facts of attempts
+--          that began up to the date, for their jobs; prices, the operator's price table
+-- formula  cost = device time x price of a device-hour, in decimals, rounded to nine digits. Device time of a run is
+--          wall time x devices. Its parts are productive, lost work and idle, as in goodput_daily, and other; the total
+--          is the exact sum of the parts. Idle of a run: downtime before a restart in the same scheduler job, which
+--          still pays for the devices. Downtime between different jobs is not charged to the run. Idle without a run:
+--          time of sampled devices without a run. Quiet days that are one row of goodput_daily have no cost, since the
+--          devices of that time are unknown. Jobs: GPUs x time allocated, minus the device time of runs that name the
+--          job. The rest is idle if a run names the job, else unrecorded. There is no amount if devices of the cluster
+--          were sampled without a run, or if a run names an unknown job: these could be the same devices, and nothing
+--          must be charged twice.
+-- price    the row of the price table that is valid on the date and has the device and the pool, else only the device,
+--          else only the pool, else neither
 -- into held: jobs with devices on the date, and for how long; NULL if that is not known
 SELECT
     row_number() OVER (ORDER BY job_facts.cluster, job_id, begin_ts) AS number,

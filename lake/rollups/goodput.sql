@@ -1,10 +1,13 @@
--- grain    one row per run and attempt, on the UTC date on which the run began; the rows of a run are contiguous in time
--- inputs   goodput_daily (which divides wall time), events, spans, runs and step_rollup of the runs to compute (affected_runs)
--- formula  Sums over goodput_daily. There is no goodput if no step has a time. Checkpoints saved: the number by rank 0's events,
---          spans, or times in steps, whichever is largest.
--- status   The first that applies: failed (a failure event of a main thread, or a run_end with an error), preempted (every rank
---          was told to end), interrupted (Ctrl-C), finished (a run_end), abandoned (an abandoned event, a rank that ended by a
---          signal, or a later attempt), imported (no rank ran with capture, and the imported files have no end), running
+-- grain    one row per run and attempt, on the UTC date on which the run began; the rows of a run are contiguous in
+--          time
+-- inputs   goodput_daily (which divides wall time), events, spans, runs and step_rollup of the runs to compute
+--          (affected_runs)
+-- formula  Sums over goodput_daily. There is no goodput if no step has a time. Checkpoints saved: the number by rank
+--          0's events, spans, or times in steps, whichever is largest.
+-- status   The first that applies: failed (a failure event of a main thread, or a run_end with an error), preempted
+--          (every rank was told to end), interrupted (Ctrl-C), finished (a run_end), abandoned (an abandoned event, a
+--          rank that ended by a signal, or a later attempt), imported (no rank ran with capture, and the imported files
+--          have no end), running
 WITH told AS (
     SELECT
         events.run, events.attempt,

@@ -1,33 +1,36 @@
 -- grain    one row per run, attempt, UTC date, epoch and part of a start; the rows of a run are contiguous in time
--- inputs   step_rollup, run_epochs, spans, events, runs and attempt_facts of the runs to compute (affected_runs), of all dates
--- formula  The wall time of the attempt is cut at the ends of all intervals. Each piece gets the first of the kinds below that
---          covers it, so the kinds add up to wall time exactly, in nanoseconds. The timeline is rank 0's, which usually saves
---          the checkpoints (see step_rollup for steps without rank 0). The kinds are those of Google's ML goodput measurement
---          (2024).
+-- inputs   step_rollup, run_epochs, spans, events, runs and attempt_facts of the runs to compute (affected_runs), of
+--          all dates
+-- formula  The wall time of the attempt is cut at the ends of all intervals. Each piece gets the first of the kinds
+--          below that covers it, so the kinds add up to wall time exactly, in nanoseconds. The timeline is rank 0's,
+--          which usually saves the checkpoints (see step_rollup for steps without rank 0). The kinds are those of
+--          Google's ML goodput measurement (2024).
 --              1 checkpoint, 2 evaluation   times in the step's own columns, placed at the step's end
---              3 init, restart, 4 stall     the time of a step beyond $hang_factor medians: a start (compilation) for the first
---                                           step, a hang for a later one if it is longer than $stall_s seconds
+--              3 init, restart, 4 stall     the time of a step beyond $hang_factor medians: a start (compilation) for
+--                                           the first step, a hang for a later one if it is longer than $stall_s
+--                                           seconds
 --              5 lost work, 6 productive    steps; lost if a later attempt began at or before the step again
 --              7 checkpoint, 8 evaluation   spans and events between steps
---              9 init, restart              time until the first step; for a restart, also downtime since the last record of the
---                                           previous attempt
+--              9 init, restart              time until the first step; for a restart, also downtime since the last
+--                                           record of the previous attempt
 --             10 stall                      other pieces longer than $stall_s seconds
 --             11 unattributed               all other time
---          A run with a span ``init`` (kind phase, outside of steps), as in imported logs, begins with this span, and its start
---          ends with it. Its spans ``train`` are productive, too. In such a run, recorded intervals take precedence over those
---          inferred from step times: kind 3 is the span, checkpoints and evaluations are kinds 1 and 2, and steps are
---          productive only without spans ``train``. Evaluations with only an end, ``staging`` of data, and steps that had not
---          ended when a log with one line for several steps ended are spans of kind phase, too, and
---             12 unattributed               of any length. So is all time after the first step of an attempt without step times,
---                                           such as one with only metrics by step (untimed), and all time of an imported attempt
---                                           without steps and spans ``train``
---          Pieces of init and restart have a part: rank 0's span ``init/<part>``, of several the one that begins last, with
---          sampled ones (stream ``sampled``) last. An attempt begins with the first of these spans. Without a span, the part is
---          ``downtime`` before the attempt, ``first_step`` within the first step, else ``unexplained``.
---          An imported profiler trace (event ``profiler_trace``) has a section of a run. It begins and ends with its events, and
---          time without steps is unattributed, not a start.
---          Finally, pieces are cut at midnight (UTC) and at the begin of epochs. A step counts on the date on which it began.
---          Days in which no piece begins or ends are quiet: more than $quiet_days consecutive ones are one row, on the first.
+--          A run with a span ``init`` (kind phase, outside of steps), as in imported logs, begins with this span, and
+--          its start ends with it. Its spans ``train`` are productive, too. In such a run, recorded intervals take
+--          precedence over those inferred from step times: kind 3 is the span, checkpoints and evaluations are kinds 1
+--          and 2, and steps are productive only without spans ``train``. Evaluations with only an end, ``staging`` of
+--          data, and steps that had not ended when a log with one line for several steps ended are spans of kind phase,
+--          too, and
+--             12 unattributed               of any length. So is all time after the first step of an attempt without
+--                                           step times, such as one with only metrics by step (untimed), and all time
+--                                           of an imported attempt without steps and spans ``train``
+--          Pieces of init and restart have a part: rank 0's span ``init/<part>``, of several the one that begins last,
+--          with sampled ones (stream ``sampled``) last. An attempt begins with the first of these spans. Without a
+--          span, the part is ``downtime`` before the attempt, ``first_step`` within the first step, else
+--          ``unexplained``. An imported profiler trace (event ``profiler_trace``) has a section of a run. It begins and
+--          ends with its events, and time without steps is unattributed, not a start. Finally, pieces are cut at
+--          midnight (UTC) and at the begin of epochs. A step counts on the date on which it began. Days in which no
+--          piece begins or ends are quiet: more than $quiet_days consecutive ones are one row, on the first.
 -- into timeline: the steps of rank 0; of an attempt that timed steps no others, such as one whose block raised
 SELECT
     step_rollup.run, step_rollup.attempt, step,

@@ -1,19 +1,20 @@
--- grain    one row per hour (UTC), device (or MIG instance) and run in the samples; samples without a device's identity are left out
--- inputs   gpu_samples of the date, and the last samples before it; events (XIDs) of the date; attempt_facts of attempts that
---          began up to the date, for the run's cluster and pool
--- formula  A sample represents the time since the previous one, at most $max_interval_s: sums of value x time over sums of time.
---          Energy is the increase of the device's counter between consecutive samples. It is unknown if the counter decreased (a
---          driver was reloaded) or if there is a gap. Without a counter it is power x time. Sums are of integers (microseconds,
---          millionths and millijoules), so the order of rows does not change any digit.
---          Sorting a day's samples takes several times as long as adding them up. So only devices with an irregular day are
---          sorted. A day is regular if the processes that sampled the device did so one after the other with recorded intervals,
---          if the intervals leave no gap between the first and the last sample, and if the energy increased. A counter that
---          restarts within an hour falls below the hour's first value, unless that value was below $max_watts for
---          $max_interval_s: then the day is irregular, too.
---          No sum exceeds 64 bits. A regular day has at most 25 hours of intervals, an irregular one the time between its
---          samples: 9*10^10 us times 10^6 millionths, or times 10^3 * $max_watts / 10^3 uJ. Counters end at 10^12 J (kilowatts
---          for thirty years) and 10^9 errors. A regular counter only increases, and an irregular one increases between two
---          samples by at most $max_interval_s * $max_watts J, or 10^9 errors: only billions of samples an hour could exceed it.
+-- grain    one row per hour (UTC), device (or MIG instance) and run in the samples; samples without a device's identity
+--          are left out
+-- inputs   gpu_samples of the date, and the last samples before it; events (XIDs) of the date; attempt_facts of
+--          attempts that began up to the date, for the run's cluster and pool
+-- formula  A sample represents the time since the previous one, at most $max_interval_s: sums of value x time over sums
+--          of time. Energy is the increase of the device's counter between consecutive samples. It is unknown if the
+--          counter decreased (a driver was reloaded) or if there is a gap. Without a counter it is power x time. Sums
+--          are of integers (microseconds, millionths and millijoules), so the order of rows does not change any digit.
+--          Sorting a day's samples takes several times as long as adding them up. So only devices with an irregular day
+--          are sorted. A day is regular if the processes that sampled the device did so one after the other with
+--          recorded intervals, if the intervals leave no gap between the first and the last sample, and if the energy
+--          increased. A counter that restarts within an hour falls below the hour's first value, unless that value was
+--          below $max_watts for $max_interval_s: then the day is irregular, too. No sum exceeds 64 bits. A regular day
+--          has at most 25 hours of intervals, an irregular one the time between its samples: 9*10^10 us times 10^6
+--          millionths, or times 10^3 * $max_watts / 10^3 uJ. Counters end at 10^12 J (kilowatts for thirty years) and
+--          10^9 errors. A regular counter only increases, and an irregular one increases between two samples by at most
+--          $max_interval_s * $max_watts J, or 10^9 errors: only billions of samples an hour could exceed it.
 -- view read: samples in whole numbers; what cannot be is not known. Hour -1 is the end of the day before: what follows
 -- it within $max_interval_s speaks for the time since
 SELECT

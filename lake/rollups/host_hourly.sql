@@ -1,12 +1,13 @@
 -- grain    one row per hour (UTC), host, and run if it is the only one there; samples without a host name are left out
 -- inputs   host_samples of the date, and the last samples before it
--- formula  A sample represents the time since the previous one, at most $max_interval_s: sums of value x time over sums of time.
---          The increase of a counter is since the previous sample with this counter on the date; after a boot, it is the
---          counter's value. A counter that decreases without a boot (removed interface, reloaded driver) has no increase.
---          Growth of memory: slope of the least squares line through (second, MiB), in integers.
---          A link is down or slow compared with its state earlier on the date or at the end of the day before, and compared
---          with most links of the same name and model on other hosts. A link that was never up is not connected and not counted.
---          Sums are of integers (microseconds, millionths and bytes), so the order of rows does not change any digit.
+-- formula  A sample represents the time since the previous one, at most $max_interval_s: sums of value x time over sums
+--          of time. The increase of a counter is since the previous sample with this counter on the date; after a boot,
+--          it is the counter's value. A counter that decreases without a boot (removed interface, reloaded driver) has
+--          no increase. Growth of memory: slope of the least squares line through (second, MiB), in integers. A link is
+--          down or slow compared with its state earlier on the date or at the end of the day before, and compared with
+--          most links of the same name and model on other hosts. A link that was never up is not connected and not
+--          counted. Sums are of integers (microseconds, millionths and bytes), so the order of rows does not change any
+--          digit.
 -- view read: the hosts' samples in whole numbers; what cannot be is not known. Hour -1 is the end of the day before
 SELECT
     CASE WHEN ts < $begin THEN -1 ELSE (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000 END AS hour_number,

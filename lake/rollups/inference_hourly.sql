@@ -1,7 +1,8 @@
 -- grain    one row per model, version, endpoint and hour
 -- inputs   inferences of the date
--- formula  A row represents weight requests (NULL: one). Sums are of decimals, so the order of rows does not matter. A quantile is
---          the lowest latency for which the total weight of lower or equal latencies is at least that share of all weight.
+-- formula  A row represents weight requests (NULL: one). Sums are of decimals, so the order of rows does not matter. A
+--          quantile is the lowest latency for which the total weight of lower or equal latencies is at least that share
+--          of all weight.
 WITH requests AS (
     SELECT
         model, model_version, endpoint, date_trunc('hour', ts) AS hour, status, input_tokens, output_tokens,

@@ -1,8 +1,10 @@
 -- grain    one row per job of a scheduler, on the UTC date on which it was submitted
--- inputs   jobs, of all dates with rows of jobs that were submitted on the date; a row's date is when its state was seen
--- formula  Of the rows of a job (cluster, id and time of submission, since ids are reused), the one with an outcome, else the
---          latest. Times more than $max_days days from the row's own date are from a wrong clock, and NULL. A job without a time
---          of submission is identified by its start, else by when it was seen. Steps of a job (123.batch, 123.0+1) belong to it.
+-- inputs   jobs, of all dates with rows of jobs that were submitted on the date; a row's date is when its state was
+--          seen
+-- formula  Of the rows of a job (cluster, id and time of submission, since ids are reused), the one with an outcome,
+--          else the latest. Times more than $max_days days from the row's own date are from a wrong clock, and NULL. A
+--          job without a time of submission is identified by its start, else by when it was seen. Steps of a job
+--          (123.batch, 123.0+1) belong to it.
 WITH bounded AS (
     SELECT
         * EXCLUDE (submit_ts, start_ts, end_ts),

@@ -1,15 +1,16 @@
 -- grain    one row per run, attempt and hour (UTC) in which steps began
--- inputs   steps of the date; attempt_facts and rank_facts of attempts that began up to the date; peaks, the table of dense peaks
---          by device name and number format
--- formula  MFU = model FLOPs of all steps of all ranks / (sum over ranks of step time x peak FLOP/s of the rank's device)
---          (Chowdhery et al. 2022, PaLM, appendix B). Numerator and denominator are summed before the division, so hours and
---          ranks are weighted by device time. A row of steps for several ranks (column ranks, in logs of one rank) counts for
---          all of them. FLOPs of a rank: its own count per step, else its tokens x the run's FLOPs per token. HFU likewise, with
---          the count that includes recomputed activations: the rank's own, else the model FLOPs times the ratio of both counts
---          on the rank that has them. Sums are of decimals, so the order of rows does not change any digit.
--- finding  A measured peak is for float32 matrices (capture's calibration). So it is for another number format than a run in
---          bfloat16, or an attempt with several formats. A ratio above $max_plausible_ratio of a published peak is impossible:
---          the peak is for another format or device. The ratio is kept, and a flag is set.
+-- inputs   steps of the date; attempt_facts and rank_facts of attempts that began up to the date; peaks, the table of
+--          dense peaks by device name and number format
+-- formula  MFU = model FLOPs of all steps of all ranks / (sum over ranks of step time x peak FLOP/s of the rank's
+--          device) (Chowdhery et al. 2022, PaLM, appendix B). Numerator and denominator are summed before the division,
+--          so hours and ranks are weighted by device time. A row of steps for several ranks (column ranks, in logs of
+--          one rank) counts for all of them. FLOPs of a rank: its own count per step, else its tokens x the run's FLOPs
+--          per token. HFU likewise, with the count that includes recomputed activations: the rank's own, else the model
+--          FLOPs times the ratio of both counts on the rank that has them. Sums are of decimals, so the order of rows
+--          does not change any digit.
+-- finding  A measured peak is for float32 matrices (capture's calibration). So it is for another number format than a
+--          run in bfloat16, or an attempt with several formats. A ratio above $max_plausible_ratio of a published peak
+--          is impossible: the peak is for another format or device. The ratio is kept, and a flag is set.
 WITH worked AS (
     SELECT
         run, attempt, rank,

@@ -1,9 +1,10 @@
--- grain    one row per detector, device or host, and minute (or moment) in which the detector's rule is true; findings.py joins
---          consecutive rows and keeps those that last long enough
--- inputs   gpu_samples and host_samples of the date, and the last samples before it; step_rollup (when runs step) and events
---          (XIDs, lost devices, imported faults) of the date; ranks (the node number of a host in a run)
--- formula  Means and shares of a minute, of integers, so the order of rows does not change any digit. The increase of a counter
---          is since the previous sample of the same source with this counter; a counter that decreases was reset.
+-- grain    one row per detector, device or host, and minute (or moment) in which the detector's rule is true;
+--          findings.py joins consecutive rows and keeps those that last long enough
+-- inputs   gpu_samples and host_samples of the date, and the last samples before it; step_rollup (when runs step) and
+--          events (XIDs, lost devices, imported faults) of the date; ranks (the node number of a host in a run)
+-- formula  Means and shares of a minute, of integers, so the order of rows does not change any digit. The increase of a
+--          counter is since the previous sample of the same source with this counter; a counter that decreases was
+--          reset.
 -- into gpu_minutes: a minute of a device and holder; minutes below 0 are of the day before
 SELECT
     CAST(floor((CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 6e7) AS BIGINT) AS minute,

@@ -1,7 +1,7 @@
 -- grain    one row per run, attempt, rank and UTC date of the fact, on the attempt's first date
 -- inputs   run_facts and attempt_facts of the runs to compute (affected_runs), of all dates
--- formula  The rows of run_facts, moved to the attempt's first date. An attempt without FLOPs gets those of the last earlier
---          attempt that has some.
+-- formula  The rows of run_facts, moved to the attempt's first date. An attempt without FLOPs gets those of the last
+--          earlier attempt that has some.
 WITH said AS (
     SELECT run_facts.*
     FROM run_facts

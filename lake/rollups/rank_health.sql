@@ -1,19 +1,20 @@
 -- grain    one row per run, attempt, rank and UTC date
--- inputs   steps of the date, and of one hour before and after it: a step belongs to the date on which its first rank began it
--- formula  In each step, the rank's self time (step time minus time in collectives, where a fast rank waits for a slow one) is
---          compared with that of its peers: with two ranks that of the other one, else the median of all ranks. If no rank
---          recorded collectives, the step time is used.
---          The first $warmup_steps steps of an attempt are left out, as far as they are on the date or in the hour before it.
---          Steps with one common mean (interval_end_step) are one measurement and count as one step.
---          A rank is a straggler if its effect is large (median excess), steady (share of steps in which it was slower than its
---          peers; not needed for a clear effect over many steps) and significant (sign test, Dixon & Mood 1946; its tail by
---          Chernoff's bound exp(-n KL(k/n || 1/2)), so p is never too small), over enough steps after the warm-up.
---          A rank is also a straggler if it is slow at times: in more steps than its peers, its excess is far above its usual
---          one (by $min_burst_ratio and $burst_deviations robust deviations). Slow steps within $burst_gap_steps are one
---          episode, since a process that takes a core takes it for several steps. If all ranks are equal, an episode is equally
---          likely on each. So the test is binomial: the rank's episodes among those of all ranks (tail: its first term, by
---          Robbins's bounds of factorials, times a geometric series that exceeds the rest), times the number of ranks.
---          score = median excess / (1.4826 median absolute deviation): the robust z of Iglewicz & Hoaglin 1993, over steps.
+-- inputs   steps of the date, and of one hour before and after it: a step belongs to the date on which its first rank
+--          began it
+-- formula  In each step, the rank's self time (step time minus time in collectives, where a fast rank waits for a slow
+--          one) is compared with that of its peers: with two ranks that of the other one, else the median of all ranks.
+--          If no rank recorded collectives, the step time is used. The first $warmup_steps steps of an attempt are left
+--          out, as far as they are on the date or in the hour before it. Steps with one common mean (interval_end_step)
+--          are one measurement and count as one step. A rank is a straggler if its effect is large (median excess),
+--          steady (share of steps in which it was slower than its peers; not needed for a clear effect over many steps)
+--          and significant (sign test, Dixon & Mood 1946; its tail by Chernoff's bound exp(-n KL(k/n || 1/2)), so p is
+--          never too small), over enough steps after the warm-up. A rank is also a straggler if it is slow at times: in
+--          more steps than its peers, its excess is far above its usual one (by $min_burst_ratio and $burst_deviations
+--          robust deviations). Slow steps within $burst_gap_steps are one episode, since a process that takes a core
+--          takes it for several steps. If all ranks are equal, an episode is equally likely on each. So the test is
+--          binomial: the rank's episodes among those of all ranks (tail: its first term, by Robbins's bounds of
+--          factorials, times a geometric series that exceeds the rest), times the number of ranks. score = median
+--          excess / (1.4826 median absolute deviation): the robust z of Iglewicz & Hoaglin 1993, over steps.
 -- set by   $warmup_steps, $min_steps, $min_excess_ratio, $min_slower_ratio, $max_p_value, $clear_excess_ratio,
 --          $min_burst_ratio, $burst_deviations, $burst_gap_steps, $min_burst_step_ratio, $max_burst_chance
 -- view own: what each rank needed for itself in each step

@@ -1,4 +1,5 @@
--- grain    one row per run, attempt and rank that recorded facts about its model or device, on the UTC date of the record
+-- grain    one row per run, attempt and rank that recorded facts about its model or device, on the UTC date of the
+--          record
 -- inputs   scalars of the date
 -- formula  The last value of each metric (by time, then by the row's id); of measured peaks, the highest.
 SELECT

@@ -2,15 +2,15 @@
 -- inputs   goodput and runs of the runs to compute (affected_runs)
 -- formula  Sums over the attempts in goodput, and ratios of these sums:
 --            goodput_ratio     = productive / wall time (Google, ML Goodput Measurement, 2024)
---            ettr_ratio        = productive runtime / available wall time: all time except starts, restarts and lost work,
---                                divided by wall time plus the first wait in the queue (Kokolis et al. 2024, Revisiting
---                                Reliability in Large-Scale Machine Learning Research Clusters, section II-D). Checkpoints and
---                                stalls count as productive there
---            mttf_s            = running time / failures; device_mttf_s likewise with device time, which is the inverse of the
---                                failure rate in that paper, per device instead of per node
+--            ettr_ratio        = productive runtime / available wall time: all time except starts, restarts and lost
+--                                work, divided by wall time plus the first wait in the queue (Kokolis et al. 2024,
+--                                Revisiting Reliability in Large-Scale Machine Learning Research Clusters, section
+--                                II-D). Checkpoints and stalls count as productive there
+--            mttf_s            = running time / failures; device_mttf_s likewise with device time, which is the inverse
+--                                of the failure rate in that paper, per device instead of per node
 --            checkpoint_*      = wall time, and time in checkpoints, per checkpoint; time in checkpoints over wall time
---            time_to_train_ns  = wall time from the end of the first start to the end of a finished run (MLPerf Training rules:
---                                run_start to run_stop)
+--            time_to_train_ns  = wall time from the end of the first start to the end of a finished run (MLPerf
+--                                Training rules: run_start to run_stop)
 WITH queued AS (
     -- from the first attempt with a time of submission; later waits are downtime
     SELECT

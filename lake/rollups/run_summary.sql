@@ -1,12 +1,13 @@
 -- grain    one row per run and attempt, on the UTC date on which the run began
--- inputs   attempt_facts, events, step_rollup, rank_health, mfu, goodput and run_goodput of the runs to compute (affected_runs)
--- formula  Ratios are sums over sums of the finer rollups. Mean step time: over all ranks and steps. Tokens per second: tokens
---          divided by the sum of the steps' mean times. Last loss: of the last step with a loss, even if it is NaN.
---          Steps: those with a time; for an attempt without times, those with metrics. A metric of a step that raised an error
---          does not count as a step.
---          The straggler is the rank that rank_health has as one on days with more than half of the compared steps. Of several,
---          it is the one with the largest excess: its self time over that of its peers, sums over sums, over all days.
---          run_*: values of the whole run, including restarts, equal in all of its rows
+-- inputs   attempt_facts, events, step_rollup, rank_health, mfu, goodput and run_goodput of the runs to compute
+--          (affected_runs)
+-- formula  Ratios are sums over sums of the finer rollups. Mean step time: over all ranks and steps. Tokens per second:
+--          tokens divided by the sum of the steps' mean times. Last loss: of the last step with a loss, even if it is
+--          NaN. Steps: those with a time; for an attempt without times, those with metrics. A metric of a step that
+--          raised an error does not count as a step. The straggler is the rank that rank_health has as one on days with
+--          more than half of the compared steps. Of several, it is the one with the largest excess: its self time over
+--          that of its peers, sums over sums, over all days. run_*: values of the whole run, including restarts, equal
+--          in all of its rows
 WITH started AS (
     SELECT attempt_facts.run, attempt_facts.attempt, job, world_size, device_type, device_name, injected
     FROM attempt_facts

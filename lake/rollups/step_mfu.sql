@@ -1,9 +1,9 @@
 -- grain    one row per run, attempt and step with a time, as in step_rollup
 -- inputs   step_rollup and mfu of the date
--- formula  An hour's FLOPs are divided among the steps that began in it: by tokens if all of them have tokens, else by the number
---          of ranks. Its peak FLOPs are divided by step time summed over ranks. So the sums over the steps of an hour equal mfu's
---          row. A host that launches kernels ahead of the device ends a step too early and waits in a later one. So a step above
---          the peak, in an hour that is not, has no ratio.
+-- formula  An hour's FLOPs are divided among the steps that began in it: by tokens if all of them have tokens, else by
+--          the number of ranks. Its peak FLOPs are divided by step time summed over ranks. So the sums over the steps
+--          of an hour equal mfu's row. A host that launches kernels ahead of the device ends a step too early and waits
+--          in a later one. So a step above the peak, in an hour that is not, has no ratio.
 WITH hourly AS (
     SELECT
         run, attempt, step, ts, ranks, tokens, sum_step_time_ns,

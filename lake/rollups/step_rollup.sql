@@ -1,14 +1,15 @@
 -- grain    one row per run, attempt and step, on the UTC date on which the first rank began the step
--- inputs   steps of the date, and of one hour before and after it, since ranks do not begin a step at the same time; scalars of
---          the same time that have a step; step_metrics, the usual names of loss, learning rate, gradient norm, tokens and samples
--- formula  self time = step time - time in collectives: the rank's own work, without waiting for other ranks;
---          imbalance = longest / mean step time (DeRose et al. 2007, Detecting application load imbalance, there minus 1);
---          population deviation from exact integer sums, so the order of rows does not change any digit;
---          lead_*: rank 0's times, for the run's timeline; for a step without rank 0, the first start and the longest times.
---          Values that a row in steps lacks are taken from scalars, under the first matching name in step_metrics. An attempt
---          without rows in steps (only metrics with steps) has the steps of its scalars, without times. A mean over ranks is NULL
---          if a rank has NaN or an infinity. Of scalars, only loss and gradient norm count as not finite, since NaN is a usual
---          value for a missing score.
+-- inputs   steps of the date, and of one hour before and after it, since ranks do not begin a step at the same time;
+--          scalars of the same time that have a step; step_metrics, the usual names of loss, learning rate, gradient
+--          norm, tokens and samples
+-- formula  self time = step time - time in collectives: the rank's own work, without waiting for other ranks; imbalance
+--          = longest / mean step time (DeRose et al. 2007, Detecting application load imbalance, there minus 1);
+--          population deviation from exact integer sums, so the order of rows does not change any digit; lead_*: rank
+--          0's times, for the run's timeline; for a step without rank 0, the first start and the longest times. Values
+--          that a row in steps lacks are taken from scalars, under the first matching name in step_metrics. An attempt
+--          without rows in steps (only metrics with steps) has the steps of its scalars, without times. A mean over
+--          ranks is NULL if a rank has NaN or an infinity. Of scalars, only loss and gradient norm count as not finite,
+--          since NaN is a usual value for a missing score.
 WITH ranked AS (
     SELECT
         run, attempt, rank, step, ts, tokens, samples, loss, lr, grad_norm, non_finite,
