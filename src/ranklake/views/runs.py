@@ -17,6 +17,7 @@ from ranklake.views.words import length_text, loss_text, moment_text, number_tex
 MOST_TAGS: Final = 50
 """Most tags of a run in a line; `--json` has all."""
 _MOST_LETTERS: Final = 200
+_MOST_NAME: Final = 60
 _MOST_NAMED: Final = 3
 _COLUMNS = (
     TextColumn("run"),
@@ -113,7 +114,16 @@ def tag_words(tags: Mapping[str, str | None], most: int = MOST_TAGS) -> list[str
     """Return the first tags with their values, shortened, and the number of others."""
     words = [tag if value is None else f"{tag}={value}" for tag, value in itertools.islice(tags.items(), most)]
     more = [f"and {len(tags) - most:,} more"] if len(tags) > most else []
-    return [*(one if len(one) <= _MOST_LETTERS else f"{one[:_MOST_LETTERS]}…" for one in words), *more]
+    return [*(shortened(word, _MOST_LETTERS) for word in words), *more]
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the first letters of a text, so that one long name does not widen a whole table.
+
+    >>> shortened("wide, no dropout", 6)
+    'wide, …'
+    """
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def tag_text(tags: Mapping[str, str | None]) -> str:
@@ -128,7 +138,7 @@ def _cells(row: Row, annotations: Annotations, doubts: Caveats) -> tuple[str, ..
     return (
         printable(row["run"]),
         row["status"],
-        printable(annotations.name),
+        printable(shortened(annotations.name, _MOST_NAME)),
         shown("steps", or_dash(row["steps"], number_text(row["steps"]))),
         moment_text(row["ts"]),
         shown("wall_ns", length_text(row["wall_ns"] / 1e9)),
@@ -139,7 +149,7 @@ def _cells(row: Row, annotations: Annotations, doubts: Caveats) -> tuple[str, ..
         shown("world_size", or_dash(row["world_size"], number_text(row["world_size"]))),
         shown("restarts", number_text(row["restarts"] or 0)),
         shown("straggler_rank", or_dash(row["straggler_rank"], f"rank {row['straggler_rank']}")),
-        printable(row["job"] or ""),
+        printable(shortened(row["job"] or "", _MOST_NAME)),
         tag_text(annotations.tags),
     )
 
