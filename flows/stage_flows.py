@@ -164,7 +164,7 @@ PARAMETERS: Final = {
     "plan": "Name of an approved retention plan, as `ranklake retain list` shows it.",
     "limit": "Artifacts to hash again at most.",
     "max_bytes": "Bytes to hash again at most, as recorded; one artifact is hashed however large it is.",
-    "by": "Who applies it, for the audit trail; default: the account that runs this.",
+    "by": "Who applies it, for the audit log; default: the account that runs this.",
 }
 
 

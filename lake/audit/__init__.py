@@ -1,1 +1,1 @@
-"""The audit trail: rows linked by digests (`chain`), appending rows (`trail`), and verification (`proof`)."""
+"""The audit log: rows linked by digests (`chain`), appending rows (`trail`), and verification (`proof`)."""

@@ -1,6 +1,6 @@
-"""The chain of the audit trail, and its heads. Each row has the SHA-256 of the row before, and of its own contents.
+"""The chain of the audit log, and its heads. Each row has the SHA-256 of the row before, and of its own contents.
 
-A head is the number of rows of the audit trail and the digest of the last row:
+A head is the number of rows of the audit log and the digest of the last row:
 
     <lake>/audit/heads/000000/00000000/0000000042.json     next to the table
     <witness>/000000/00000000/0000000042.json              if configured: a place where writers of the lake cannot write
@@ -288,10 +288,10 @@ def head_records(lake: Lake) -> list[HeadRecords]:
 
 
 def refuse_witnessed(lake_uri: str, witness: str, storage: dict[str, str]) -> None:
-    """Raise `LostLakeError` if the lake is missing and a witness has heads of its audit trail.
+    """Raise `LostLakeError` if the lake is missing and a witness has heads of its audit log.
 
     Also raises `HeadError` and what the store raises.
     """
     rows = HeadRecords(Store.at(witness, storage)).last().rows
     if rows:
-        raise LostLakeError(f"there is no lake, and the witness knows {rows:,} rows of its audit trail", lake_uri)
+        raise LostLakeError(f"there is no lake, and the witness knows {rows:,} rows of its audit log", lake_uri)

@@ -1,4 +1,4 @@
-"""Verifies that the audit trail is intact: its chain, the count in its Delta log, and its heads outside the table.
+"""Verifies that the audit log is intact: its chain, the count in its Delta log, and its heads outside the table.
 
 An export (JSON lines from ``ranklake audit export``) can be verified without a lake. The check finds altered rows, and
 missing rows between others, unless a filter has left them out. An export cannot show whether rows are missing at its
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Result of verifying the audit trail.
+    """Result of verifying the audit log.
 
     Attributes
     ----------
     rows
         Number of rows that were read.
     broken
-        Number of the first row that is missing, repeated or altered; None if the trail is intact.
+        Number of the first row that is missing, repeated or altered; None if the audit log is intact.
     why
-        A text that says what is wrong; empty if the trail is intact.
+        A text that says what is wrong; empty if the audit log is intact.
     lost
         Ranges (first and last number) of missing rows that a row of action ``audit.resume`` acknowledges.
     witnessed
@@ -59,12 +59,12 @@ class Proof:
 
     @property
     def whole(self) -> bool:
-        """Whether the trail is intact."""
+        """Whether the audit log is intact."""
         return self.broken is None
 
 
 def prove(lake: "Lake", since: int = 0) -> Proof:
-    """Read the trail and verify it against its count and its heads.
+    """Read the audit log and verify it against its count and its heads.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def first_row_of(tables: "Tables", day: date) -> int:
 
 
 def verify(lake: "Lake") -> int | None:
-    """Return the number of the first row that is missing, repeated or altered; None if the trail is intact."""
+    """Return the number of the first row that is missing, repeated or altered; None if the audit log is intact."""
     return prove(lake).broken
 
 
@@ -111,7 +111,7 @@ def _chain_fault(chain: Chain, handle: "DeltaTable | None") -> tuple[int | None,
         return chain.broken, f"row {chain.broken} is missing, repeated or altered"
     counted = 0 if handle is None else transaction_number(handle, ROWS)
     if counted is not None and counted != chain.head.rows:
-        return chain.head.rows, f"the trail ends at row {chain.head.rows - 1}, and its log counts {counted} rows"
+        return chain.head.rows, f"the audit log ends at row {chain.head.rows - 1}, and its log counts {counted} rows"
     return None, ""
 
 
@@ -131,11 +131,11 @@ _COLUMNS: Final = frozenset(
 
 
 class NoExportError(RanklakeError):
-    """A line that is no row of a JSON export of an audit trail."""
+    """A line that is no row of a JSON export of an audit log."""
 
     def __init__(self, line: int) -> None:
         hint = "give what 'ranklake audit export' printed as JSON, without --role"
-        super().__init__(f"line {line:,} is no row of an audit trail", hint=hint)
+        super().__init__(f"line {line:,} is no row of an audit log", hint=hint)
         self.line = line
 
     def __reduce__(self) -> tuple[type["NoExportError"], tuple[int]]:

@@ -1,4 +1,4 @@
-"""The audit trail: who did what to governed data, as a chain in which any alteration is found.
+"""The audit log: who did what to governed data, as a chain in which any alteration is found.
 
     read the heads of the lake and the witness ─▶ check that the table has as many rows ─▶ append rows in one commit
         ─▶ write the new head to the lake and the witness
@@ -43,7 +43,7 @@ _ONCE: Final = "once "
 
 
 class BrokenTrailError(RanklakeError):
-    """The end of the trail contradicts its head records. Nothing was written.
+    """The end of the audit log contradicts its head records. Nothing was written.
 
     Attributes
     ----------
@@ -52,9 +52,9 @@ class BrokenTrailError(RanklakeError):
     """
 
     def __init__(self, where: str, actual: int, recorded: int) -> None:
-        message = f"the audit trail ends at {actual} rows, and its head record says {recorded}"
+        message = f"the audit log ends at {actual} rows, and its head record says {recorded}"
         if actual == recorded:
-            message = f"the last of {actual} rows of the audit trail is not the one that its head record tells of"
+            message = f"the last of {actual} rows of the audit log is not the one that its head record tells of"
         hint = (
             "restore tables/audit from a backup, or go on behind the gap: ranklake audit resume --by NAME --reason TEXT"
         )
@@ -117,7 +117,7 @@ def record(
 def record_all(lake: "Lake", entries: Sequence[Entry]) -> list[int | None]:
     """Append rows in one commit; return their numbers in the chain, None for those that existed.
 
-    The cost does not depend on the length of the trail. If the process is killed before the last head is written, the
+    The cost does not depend on the length of the log. If the process is killed before the last head is written, the
     rows are committed, and the next call writes a head. Raises `BrokenTrailError`,
     `ranklake.lake.audit.chain.HeadError` and what the store raises.
     """
@@ -134,7 +134,7 @@ def record_all(lake: "Lake", entries: Sequence[Entry]) -> list[int | None]:
 def record_since(lake: "Lake", application: str, compose: Callable[[int], tuple[list[Entry], int]]) -> list[int]:
     """Append rows about numbered objects that have no row yet; return the numbers of the new rows in the chain.
 
-    The trail's log stores the number of the last recorded object. So each object gets one row, even if several
+    The audit log's log stores the number of the last recorded object. So each object gets one row, even if several
     processes do this at the same time or one of them dies. Raises as `record_all`.
 
     Parameters
@@ -184,7 +184,7 @@ def length(lake: "Lake") -> int:
 
 
 def resume(lake: "Lake", actor: str, reason: str) -> int:
-    """Append a row that acknowledges lost rows at the end of the trail, and continues the chain; return its number.
+    """Append a row that acknowledges lost rows at the end of the audit log, and continues the chain; return its number.
 
     The new row continues from the last head record. If the table has as many rows as the head, but another last row,
     as after a restore, the new row continues from the table's end. Raises `RanklakeError` if no rows are lost.
@@ -196,7 +196,7 @@ def resume(lake: "Lake", actor: str, reason: str) -> int:
         end = end_of_chain(lake.tables, handle)
         last = max(heads, key=lambda head: head.rows)
         if all(head.rows < end.rows or head == end for head in heads):
-            raise RanklakeError("no row of the audit trail is lost at its end", hint="see 'ranklake audit verify'")
+            raise RanklakeError("no row of the audit log is lost at its end", hint="see 'ranklake audit verify'")
         details = {"rows_left": end.rows, "rows_recorded": last.rows}
         entry = Entry(actor, RESUME, TABLE, reason, details)
         rows = _chain_rows([entry], last if last.rows > end.rows else end)
@@ -253,7 +253,7 @@ def trail_table(tables: "Tables", handle: "DeltaTable | None", since: int = 0) -
 
 
 def trail(tables: "Tables") -> list[dict[str, Any]]:
-    """Return all rows of the trail in the order of the chain."""
+    """Return all rows of the audit log in the order of the chain."""
     return sorted(read(tables, contract(TABLE)).to_pylist(), key=lambda row: row["seq"])
 
 
@@ -298,7 +298,7 @@ def _append(
 
 
 def _already_recorded(handle: "DeltaTable", entries: Sequence[Entry]) -> list[bool]:
-    """Return for each entry whether it is a repeat: `once` is set, and the trail or an earlier entry has its mark."""
+    """Return for each entry whether it is a repeat: `once` is set, and the log or an earlier entry has its mark."""
     marks: set[str] = set()
     result = []
     for entry in entries:

@@ -238,7 +238,7 @@ class Contract:
         The decision that the table's numbers serve, as a sentence; may be empty.
     called
         Name of the table in queries, if a migration renamed it. `table` remains the name of its folder, and its name in
-        segments, plans and the audit trail.
+        segments, plans and the audit log.
     extended
         The overlay that adds columns to a packaged table; None if no overlay does.
     added_version

@@ -80,13 +80,13 @@ def _root(store: "Store", uri: str) -> str:
 
 
 def verify_rewrite(lake: "Lake", plan: "Plan") -> None:
-    """Check that files have the rows that the plan lists, and that the audit trail has each claim to be disowned."""
+    """Check that files have the rows that the plan lists, and that the audit log has each claim to be disowned."""
     verify_files(lake, plan)
     _verify_disowned(lake, plan)
 
 
 def _verify_disowned(lake: "Lake", plan: "Plan") -> None:
-    """Check that a person has recorded each claim that the plan disowns in the audit trail."""
+    """Check that a person has recorded each claim that the plan disowns in the audit log."""
     claims: list[str] = []
     for row in plan.body["add"]:
         if row["table"] == DISOWNED:
@@ -101,16 +101,16 @@ def _verify_disowned(lake: "Lake", plan: "Plan") -> None:
         return
     proof = prove(lake)
     if not proof.whole:
-        raise refusal(lake.store, plan, f"the plan would disown, and the audit trail is broken: {proof.why}")
+        raise refusal(lake.store, plan, f"the plan would disown, and the audit log is broken: {proof.why}")
     recorded = {row["subject"] for row in trail(lake.tables) if row["action"] == DISOWN}
     for claim in claims:
         if claim not in recorded:
-            message = f"the plan would disown what nobody answers for in the audit trail: {printable_name(claim)}"
+            message = f"the plan would disown what nobody answers for in the audit log: {printable_name(claim)}"
             raise refusal(lake.store, plan, message)
 
 
 def _claim_text(store: "Store", plan: "Plan", row: Mapping[str, Any]) -> str:
-    """Return a claim as text, as in the audit trail. The row may lack columns that have no value."""
+    """Return a claim as text, as in the audit log. The row may lack columns that have no value."""
     try:
         return str(claim_of({**dict.fromkeys(COLUMNS), **row}))
     except (TypeError, ValueError):

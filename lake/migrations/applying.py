@@ -74,7 +74,7 @@ def apply(
     Parameters
     ----------
     by
-        Name of the person, for the audit trail.
+        Name of the person, for the audit log.
     single_operator
         Whether the person who approved a migration that drops values may also apply it.
     signing

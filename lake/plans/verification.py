@@ -3,7 +3,7 @@
     the seal, if keys are configured ─▶ the checks of its kind (`ranklake.lake.plans.kinds`):
         ingest: the spool, and the signatures that segments need
         all others: numbers of rows, compared with the Delta log and the Parquet footers
-        retention and others that need an approval: the approval in the audit trail
+        retention and others that need an approval: the approval in the audit log
 
 A plan that this process composed is not verified. `ranklake.lake.plans.rules` validates a plan by itself when it is
 read.

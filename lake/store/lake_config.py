@@ -146,13 +146,13 @@ class TopologySection:
 
 @dataclass(frozen=True, slots=True)
 class AuditSection:
-    """Verification of the audit trail, and rotation of keys."""
+    """Verification of the audit log, and rotation of keys."""
 
     witness: str = field(default="", metadata={"variable": "RANKLAKE_AUDIT_WITNESS"})
-    """Place outside the lake to which the trail's head is also written: ``file:/folder``, or a URI to which writers of
+    """Place outside the lake for copies of the audit log's head: ``file:/folder``, or a URI to which writers of
     the lake have no access. Empty: the head is stored only beside the table."""
     anchor_every_h: float = 0.0
-    """Hours between anchors: upkeep signs the trail's head with ``[approvals] key`` and writes it to the witness. 0:
+    """Hours between anchors: upkeep signs the head of the log with ``[approvals] key`` and writes it to the witness. 0:
     never. Doctor warns if the newest anchor is twice as old."""
     anchor_lock_days: int = 0
     """Days for which the witness's bucket locks each anchor against deletion: S3 Object Lock in compliance mode. 0: no

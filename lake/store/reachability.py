@@ -29,7 +29,7 @@ class LostLakeError(LakeError):
 
     def __init__(self, what: str, where: str) -> None:
         hint = (
-            "restore it or correct its place; or make a new one, without the holds, the audit trail and the deletions "
+            "restore it or correct its place; or make a new one, without the holds, the audit log and the deletions "
             "of the other: ranklake ingest --new"
         )
         super().__init__(what, where=where, hint=hint)

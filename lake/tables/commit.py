@@ -5,7 +5,7 @@ refuses it if another commit with a transaction of the same application was made
 does not compare numbers, so `swap` compares them first.
 
 For fact and system tables the number is the plan's. Derived tables, and system tables that are also written outside of
-plans (results of checks, retention plans, the audit trail), count their own commits. A plan that changes such a table
+plans (results of checks, retention plans, the audit log), count their own commits. A plan that changes such a table
 adds a second transaction with its own number; see `swap_plan`.
 """
 

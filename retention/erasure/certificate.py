@@ -256,7 +256,7 @@ def verify_signatures(certificate: Certificate, signers_file: str) -> Faults:
     signers = load_signers(signers_file)
     signed_actions = (ERASURES.propose, ERASURES.approve, ERASURES.begin)
     return [
-        f"row {step.seq} of the audit trail ({step.action}): {fault}"
+        f"row {step.seq} of the audit log ({step.action}): {fault}"
         for step in _listed_steps(certificate.facts)
         if step.action in signed_actions and (fault := _signature_fault(step, signers))
     ]
@@ -277,9 +277,9 @@ def verify_with_lake(certificate: Certificate, lake: "Lake") -> Faults:
     listed = {(step["seq"], step["action"], step["actor"]) for step in facts["steps"]}
     rules = {
         "it is of another lake": lake_identity(lake.store) != facts["lake"],
-        f"the audit trail is broken: {proof.why}": not proof.whole,
-        "the audit trail does not know it": not certified,
-        "the audit trail has other steps": not listed <= recorded,
+        f"the audit log is broken: {proof.why}": not proof.whole,
+        "the audit log does not know it": not certified,
+        "the audit log has other steps": not listed <= recorded,
         f"{len(existing)} files that went are there": bool(existing),
     }
     return [text for text, is_broken in rules.items() if is_broken]

@@ -141,14 +141,14 @@ def _begin_fault(lake: "Lake", kept_plan: KeptPlan) -> str:
     """Return why the audit log does not prove that the purge began after the days of grace; empty if it does."""
     proof = prove(lake)
     if not proof.whole:
-        return f"the audit trail is broken: {proof.why}"
+        return f"the audit log is broken: {proof.why}"
     handle = latest(lake.tables, audit.TABLE)
     dates = set() if handle is None else set(files(handle)["date"].to_pylist())
     dates_after = [day for day in dates if day >= kept_plan.until.date()]
     if any(when >= kept_plan.until for when in _begin_times(lake.tables, kept_plan, dates_after)):
         return ""
     if not _begin_times(lake.tables, kept_plan):
-        return "the audit trail does not say that it was begun"
+        return "the audit log does not say that it was begun"
     return f"it was begun in the grace, which lasts until {kept_plan.until:%Y-%m-%d %H:%M} UTC"
 
 

@@ -126,7 +126,7 @@ class _Removals:
         yield from self._register_faults()
         for name, rows in sorted(self.trail.items()):
             if self.kind.applied in rows and name not in self.proposals:
-                yield f"the audit trail tells that {name} was applied, and the register does not know it"
+                yield f"the audit log tells that {name} was applied, and the register does not know it"
 
     def _missing_steps(self, number: int, removed: Mapping[str, int], proposal: Proposal | None) -> Iterator[str]:
         """Yield the records that a finished removal lacks."""
@@ -149,8 +149,8 @@ class _Removals:
             f"the register does not have the plan {proposal.name}": proposal.proposed is None,
             f"the register has no approval of {proposal.name}": proposal.approved is None,
             f"{proposal.name}: {missing}": bool(missing),
-            f"the audit trail does not say that {proposal.name} was begun": self.kind.begin not in rows,
-            f"the audit trail does not say that {proposal.name} was applied; {hint}": self.kind.applied not in rows,
+            f"the audit log does not say that {proposal.name} was begun": self.kind.begin not in rows,
+            f"the audit log does not say that {proposal.name} was applied; {hint}": self.kind.applied not in rows,
         }
         yield from (text for text, is_broken in rules.items() if is_broken)
 

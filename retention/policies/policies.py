@@ -131,7 +131,7 @@ def sunset_rules(lake: "Lake") -> Iterator[Rule]:
             where={"metric": tuple(map(glob.escape, (name, *(metric.aka if metric else ()))))},
             owner=metric.owner if metric else "",
             reason=f"The metric {name} is sunset{since}: nobody needs its rows.",
-            basis="What nobody needs is not kept; 'ranklake metric sunset' is in the audit trail.",
+            basis="What nobody needs is not kept; 'ranklake metric sunset' is in the audit log.",
             at=Place(Path(f"ranklake metric show {name}"), 0),
             deletes=True,
             delete_after_days=0,

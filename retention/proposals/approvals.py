@@ -52,7 +52,7 @@ class DowngradeError(RanklakeError):
         keys = {"signed": "allowed_signers", "command": "identity"}
         was = mode_of(step)
         message = (
-            f"approvals of this lake are {was} since row {step.seq} of the audit trail, and {now} is configured here"
+            f"approvals of this lake are {was} since row {step.seq} of the audit log, and {now} is configured here"
         )
         hint = (
             f"configure {keys.get(was, 'it')} under [approvals] again, or say that nobody does so any more: "
@@ -68,9 +68,7 @@ class ClockError(RanklakeError):
     """
 
     def __init__(self, now: datetime, end: datetime) -> None:
-        message = (
-            f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC, and the audit trail ends at {end:%Y-%m-%d %H:%M}"
-        )
+        message = f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC, and the audit log ends at {end:%Y-%m-%d %H:%M}"
         super().__init__(message, hint="set the clock; 'ranklake audit show' shows who wrote that row")
 
 
@@ -268,14 +266,14 @@ def approval_status(lake: "Lake", kind: AnyKind, proposal: Proposal, trail: Acti
         if not doubt and judge.mode != UNSIGNED and is_one_of(step.actor, authors):
             doubt = "its author gave it"
         if doubt:
-            refused.append(f"the approval in row {step.seq} of the audit trail does not count: {doubt}")
+            refused.append(f"the approval in row {step.seq} of the audit log does not count: {doubt}")
         else:
             approvals.setdefault(normalize_name(step.actor), step)
     needs_author = judge.mode == SIGNED and kind.authored
     rule = approval_count(lake.config.approvals, kind.action, proposal.risk)
     lacking = rule.lacking(step.details.get("roles") or [] for step in approvals.values())
     if lacking and not rows.get(kind.approve):
-        lacking = "the audit trail has no approval of it"
+        lacking = "the audit log has no approval of it"
     if needs_author and all(judge.of_signature(step, step.ts) for step in proposed):
         lacking = f"nobody signed as its author: {kind.made_by} --key KEY"
     return ApprovalStatus(tuple(approvals.values()), tuple(authors), tuple(refused), rule, lacking)
@@ -340,7 +338,7 @@ def missing_evidence(kind: AnyKind, proposal: Proposal, trail: Actions) -> str:
     """Return why the audit log has no approval of a proposal's items; empty if it has one."""
     rows = trail.get(proposal.name, {}).get(kind.approve, [])
     if not rows:
-        return "the audit trail has no approval of it"
+        return "the audit log has no approval of it"
     if all(row.details.get(DIGEST) != proposal.items_sha256 for row in rows):
         return "what was approved under this name had other items"
     return ""
@@ -354,13 +352,13 @@ def require(lake: "Lake", kind: AnyKind, proposal: Proposal, *, begun: bool = Fa
     """
     proof = prove(lake)
     if not proof.whole:
-        raise NoEvidenceError(proposal.name, f"the audit trail is broken: {proof.why}")
+        raise NoEvidenceError(proposal.name, f"the audit log is broken: {proof.why}")
     trail = recorded_actions(lake.tables, kind)
     refuse_downgrade(lake, trail)
     message = missing_evidence(kind, proposal, trail)
     begins = trail.get(proposal.name, {}).get(kind.begin, [])
     if not message and begun and not begins:
-        message = "the audit trail does not say that it was begun"
+        message = "the audit log does not say that it was begun"
     if message:
         raise NoEvidenceError(proposal.name, message)
     # A begun application is judged by the time of its begin: a later driver may finish it after the approval expired.
@@ -373,5 +371,5 @@ def require(lake: "Lake", kind: AnyKind, proposal: Proposal, *, begun: bool = Fa
         if not doubt and is_one_of(last.actor, status.approvers):
             doubt = "whoever approved it began it"
         if doubt:
-            raise NoEvidenceError(proposal.name, f"row {last.seq} of the audit trail, which began it: {doubt}")
+            raise NoEvidenceError(proposal.name, f"row {last.seq} of the audit log, which began it: {doubt}")
     return status

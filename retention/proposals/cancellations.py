@@ -116,7 +116,7 @@ def verify_cancellation(lake: "Lake", plan: "Plan") -> None:
         if needs_approval(lake):
             require(lake, CANCELLATIONS, cancellation, begun=True)
         elif not recorded_actions(lake.tables, CANCELLATIONS).get(name, {}).get(CANCELLATIONS.begin):
-            raise refusal(lake.store, plan, f"the audit trail does not say that the cancellation of {name} was begun")
+            raise refusal(lake.store, plan, f"the audit log does not say that the cancellation of {name} was begun")
     except RanklakeError as error:
         raise refusal(
             lake.store, plan, f"the plan would bring rows back without approval: {name}: {error.what}"

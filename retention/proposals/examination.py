@@ -95,10 +95,10 @@ def anchor(lake: Lake, by: str | None, key: str) -> Anchor:
     name_of(lake, "ranklake audit anchor", by, signing)
     proof = prove(lake)
     if not proof.whole:
-        raise AnchorError(f"the audit trail is broken: {proof.why}", where=lake.uri, hint="ranklake audit verify")
+        raise AnchorError(f"the audit log is broken: {proof.why}", where=lake.uri, hint="ranklake audit verify")
     digests = _digests(lake.tables)
     if not digests:
-        raise AnchorError("the audit trail is empty", where=lake.uri, hint="there is nothing to sign yet")
+        raise AnchorError("the audit log is empty", where=lake.uri, hint="there is nothing to sign yet")
     rows = max(digests) + 1
     new_anchor = Anchor(rows, digests[rows - 1], clock.now().isoformat(timespec="seconds"))
     text = new_anchor.text(lake_identity(lake.store))
@@ -203,7 +203,7 @@ def _verified_anchor(lake: Lake, path: str, raw: bytes, digests: "Mapping[int, s
     lines = signers.of_key(key_of(signature))
     verify(body["statement"], signature, signers, lines[0].name if lines else "", at)
     if digests.get(anchor.rows - 1) != anchor.sha256:
-        raise HeadError(f"row {anchor.rows - 1} of the trail is not the one that was signed")
+        raise HeadError(f"row {anchor.rows - 1} of the audit log is not the one that was signed")
     return anchor
 
 
@@ -346,7 +346,7 @@ def examine(lake: "Lake") -> ExaminationResult:
             faults += walk.of_step(step)
     mode = lake.config.approvals.mode
     if MODES.index(mode) < MODES.index(walk.mode):
-        faults.append(f"approvals are {walk.mode} by the audit trail, and {mode} is configured here")
+        faults.append(f"approvals are {walk.mode} by the audit log, and {mode} is configured here")
     verified = walk.judge.signers is not None or not counts[True]
     if not verified:
         walk.notes.append("signatures were not verified: no [approvals] allowed_signers is configured here")

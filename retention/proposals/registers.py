@@ -36,7 +36,7 @@ class ForgedRegisterError(LakeError):
 
     def __init__(self, table: str, column: str) -> None:
         self.table, self.column = table, column
-        hint = "find out who wrote it, and restore the table; 'ranklake audit verify' says what the trail has"
+        hint = "find out who wrote it, and restore the table; 'ranklake audit verify' says what the audit log has"
         super().__init__(f"a row lacks {column}, so it was not written by a command", where=table, hint=hint)
 
 

@@ -1,5 +1,5 @@
 -- Grain: an erasure, the latest first: what it is about, by number of rows, and the certificate, whose name and verdict
--- stand in the details of the audit trail's row.
+-- stand in the details of the audit log's row.
 WITH heads AS (
   SELECT erasure, min(ts) FILTER (WHERE row_kind = 'proposal') AS proposed,
     min(ts) FILTER (WHERE row_kind = 'approval') AS approved,

@@ -131,7 +131,7 @@ def _verification_times(lake: Lake) -> dict[tuple[object, ...], tuple[datetime, 
 
 
 def note(lake: Lake, verdicts: "Sequence[Verdict]", by: str) -> None:
-    """Append the verified artifacts and their results to the audit trail in one commit."""
+    """Append the verified artifacts and their results to the audit log in one commit."""
     audit.record_all(lake, [_entry(verdict, by) for verdict in verdicts])
 
 

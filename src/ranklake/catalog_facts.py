@@ -92,7 +92,7 @@ class MetricEntry:
     sql
         Query of its values in a run.
     life
-        Its status by the lake's audit trail; None without a lake.
+        Its status by the lake's audit log; None without a lake.
     """
 
     metric: Metric

@@ -85,7 +85,7 @@ SUMMARIES = {
     "repair": "Put back what a table has lost, from the newest backup: log entries, data files.",
     "drill": "Restore the newest backup into a scratch folder, verify it, and measure RPO and RTO.",
     "delete": "Delete a run of your own, for good, with a certificate.",
-    "audit": "Read and verify the audit trail.",
+    "audit": "Read and verify the audit log.",
     "verify-artifact": "Hash an artifact again and compare it with its recorded digest.",
     "bench": "Generate synthetic data for measurements.",
 }

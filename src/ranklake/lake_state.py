@@ -53,7 +53,7 @@ class LakeState:
     unfinished
         The next plan.
     proof, removals
-        Proof of the audit trail; and unapproved removals of rows, one line each.
+        Proof of the audit log; and unapproved removals of rows, one line each.
     ranks, doubled
         State of recent ranks, and ranks that were recorded twice.
     held
@@ -80,7 +80,7 @@ class LakeState:
 
     @property
     def is_sound(self) -> bool:
-        """Whether logs, balances, audit trail, removals and the next plan are sound, and all segments were readable."""
+        """Whether logs, balances, audit log, removals and the next plan are sound, and all segments were readable."""
         is_whole = self.adds_up and not self.lost and not self.unreadable and self.proof.whole
         return is_whole and not self.removals and not self.unfinished.refused
 

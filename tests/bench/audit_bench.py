@@ -1,4 +1,4 @@
-"""What the audit trail costs when it is long: an append, and a proof of all of it and of its end.
+"""What the audit log costs when it is long: an append, and a proof of all of it and of its end.
 
     python tests/bench/audit_bench.py [--rows N] [--json]
 

@@ -11,7 +11,7 @@ fills it (`wide_rows`). With `--full` each has one in each row, which no sampler
 
 A rewrite is done by
 
-    ranklake        `ranklake.lake.migrations.applying.apply` in one process: files, plan, commit, audit trail
+    ranklake        `ranklake.lake.migrations.applying.apply` in one process: files, plan, commit, audit log
     two workers     the same on a Dask cluster of two processes; their start counts as CPU time, and not as wall time
     duckdb          COPY of the same query over the live files to Parquet, partitioned by date, two threads
     overwrite       delta-rs: `write_deltalake` of the projected dataset, with another schema

@@ -1,10 +1,10 @@
-"""The bench of the audit trail runs, and an append costs what it costs, however long the trail is."""
+"""The bench of the audit log runs, and an append costs what it costs, however long the audit log is."""
 
 import pytest
 from benched import benched
 
 MOST = 3.0
-"""Times what an append takes on a trail of a hundredth: it would be a hundred if it read the trail."""
+"""Times what an append takes on a trail of a hundredth: it would be a hundred if it read the audit log."""
 
 
 @pytest.mark.bench

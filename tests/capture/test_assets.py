@@ -368,7 +368,7 @@ def test_a_dataset_that_is_not_the_expected_one(place, tmp_path, caplog):
 
 @pytest.mark.slow
 def test_all_artifacts_in_turn(place, tmp_path, capsys, monkeypatch):
-    """Those that wait longest come first, what was deleted or may not be opened is told apart, and the trail knows."""
+    """Those that wait longest come first, deleted and unreadable ones are told apart, and the audit log has a row."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "kept").mkdir()
     (tmp_path / "away").mkdir()
@@ -495,7 +495,7 @@ def test_closed_places(place):
 
 @pytest.mark.usefixtures("allowing")
 def test_an_artifact_is_verified_where_the_trail_cannot_be_written(place, tmp_path, capsys):
-    """The verdict stands, and a line says that the trail has no row of it."""
+    """The verdict stands, and a line says that the audit log has no row of it."""
     file = tmp_path / "model.pt"
     file.write_bytes(b"weights")
     with place.start() as run:
@@ -507,7 +507,7 @@ def test_an_artifact_is_verified_where_the_trail_cannot_be_written(place, tmp_pa
     assert ranklake(["verify-artifact", "model", "--lake", lake]) == 0
     said = capsys.readouterr()
     assert "verified" in said.out
-    assert "the audit trail has no row of it" in said.err
+    assert "the audit log has no row of it" in said.err
 
 
 def load(run, place, **said):

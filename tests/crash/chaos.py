@@ -169,7 +169,7 @@ def judge(lake, spool, source):
     faults = [f"{item.table}: {fault}" for item in balance(lake, spool.listing()) for fault in item.faults]
     found += faults_of_others(faults)
     if verify(lake) is not None:
-        found.append("the audit trail is broken")
+        found.append("the audit log is broken")
     if read_plan(lake.store, last_finished(lake.tables) + 1) is not None:
         found.append("a plan is unfinished")
     return found

@@ -6,7 +6,7 @@
 A case brings segments, most of them with a hostile object beside, draws a command, a fault, and at which of the
 command's operations it strikes, and runs the command. It may fail, in one line, or succeed. Every ten cases all is run
 undisturbed: then each acknowledged row is in its table or in rejects once, the books add up or name a hostile stream,
-the trail is whole, no file is damaged, and nothing outside was touched. Each lake is good for `LAKE` cases, in a
+the audit log is whole, no file is damaged, and nothing outside was touched. Each lake is good for `LAKE` cases, in a
 process of its own (`faults_child.py`).
 
 Faults come between the process and libc (`faulty.c`, preloaded), so what Python, Arrow and delta-rs do all goes through

@@ -223,7 +223,7 @@ def _disown(place, number):
 
 
 def _record(place, number):
-    """Return what adds a row to the trail, once."""
+    """Return what adds a row to the audit log, once."""
     place.entries.append(str(number))
 
     def work():
@@ -349,10 +349,10 @@ def settled(place, disturbed):
         yield "a plan is unfinished"
     proof = prove(lake)
     if proof.why:
-        yield f"the audit trail is broken: {proof.why}"
+        yield f"the audit log is broken: {proof.why}"
     once = Counter(row["subject"] for row in trail(lake.tables) if row["action"] == "test.once")
     if once != Counter(place.entries):
-        yield f"entries of the trail: {once} is not {place.entries}"
+        yield f"entries of the audit log: {once} is not {place.entries}"
     if sorted(os.listdir(place.outside)) != ["canary"] or (place.outside / "canary").read_bytes() != CANARY:  # noqa: PTH208
         yield "the folder outside was changed"
     if place.lake_holds(CANARY):

@@ -1,4 +1,4 @@
-"""One ingest, rows of the audit trail, and one upkeep that die by SIGKILL, for `test_ingest_kills.py`.
+"""One ingest, rows of the audit log, and one upkeep that die by SIGKILL, for `test_ingest_kills.py`.
 
     python ingest_child.py LAKE SPOOL MODE NUMBER
 

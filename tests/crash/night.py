@@ -54,7 +54,7 @@ rules:
     {source: incidents, where: {kind: gpu_throttling}, owner: cluster, summary: A GPU is slowed down.}
   audit-broken:
     {source: pipeline, where: {kind: audit-trail}, severity: critical, owner: security,
-     summary: Somebody changed the audit trail.}
+     summary: Somebody changed the audit log.}
   checks-fail: {source: checks, where: {severity: [error, critical]}, owner: stewards, summary: Checks fail.}
   pipeline-fails:
     {source: pipeline, where: {kind: [stage, disk, pool, unreadable, signers, keys, backup, alerts]},
@@ -197,7 +197,7 @@ def disown_negative(night):
 
 
 def tamper(night):
-    """Change who did what the newest file of the audit trail tells."""
+    """Change who did what the newest file of the audit log tells."""
     files = (night.site.folder / "lake" / "tables" / "audit").rglob("*.parquet")
     path = max((path for path in files if "_delta_log" not in path.parts), key=lambda path: path.stat().st_mtime)
     night.kept[path] = path.read_bytes()
@@ -263,7 +263,7 @@ FAULTS = (
           nothing, over_s=2400),
     Fault("expiring key", "team", ("1 of 2 keys may not sign, or not 14 days", "evidence: ranklake doctor"),
           lambda night: signers(night, 9), signers),
-    Fault("audit tampered", "oncall", ("audit trail is broken", "evidence: ranklake doctor"), tamper, put_back),
+    Fault("audit tampered", "oncall", ("audit log is broken", "evidence: ranklake doctor"), tamper, put_back),
     Fault("full disk", "team", ("is nearly full", "% is free", "evidence: "), disk_counts_as_full,
           lambda night: disk_counts_as_full(night, "0.99", "0.0")),
     Fault("backup overdue", "team", ("overdue: ", "the newest backup is", " h old"),

@@ -53,7 +53,7 @@ def test_killed_ingest_and_upkeep_lose_and_repeat_nothing(tmp_path, capsys):
     """After many kills at random points every row is stored or quarantined exactly once, and the books add up.
 
     Between the kills hostile objects come into the spool: they cost no row, their lies are named and no others, nothing
-    outside is read, and the audit trail is whole.
+    outside is read, and the audit log is whole.
     """
     rng = random.Random(SEED)
     lake, spool = tmp_path / "lake", tmp_path / "spool"

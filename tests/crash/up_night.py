@@ -192,7 +192,7 @@ FAULTS = (
           lambda night: night.deployment("upkeep")),
     Fault("expiring key", "team", ("1 of 2 keys may not sign, or not 14 days", "evidence: ranklake doctor"),
           lambda night: signers(night, 9), signers),
-    Fault("audit tampered", "oncall", ("audit trail is broken", "evidence: ranklake doctor"), tamper, put_back),
+    Fault("audit tampered", "oncall", ("audit log is broken", "evidence: ranklake doctor"), tamper, put_back),
     Fault("backup overdue", "team", ("overdue: ", "the newest backup is", " h old"), backups_overdue, back_up),
 )  # fmt: skip
 

@@ -85,7 +85,7 @@ def run(folder, act, *names):
 
 
 def audited(folder):
-    """Return what the audit trail has of playbooks, in order."""
+    """Return what the audit log has of playbooks, in order."""
     rows = trail(Lake.open(str(folder / "lake")).tables)
     return [row["action"] for row in rows if row["action"].startswith("playbook.")]
 

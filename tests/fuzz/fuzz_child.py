@@ -230,7 +230,7 @@ def damage(seed, number, root, likes):
 
 
 def look_at_proposals(place):
-    """Do what reads the registers of proposals, the trail, and what was proposed in a lake that `begun` made."""
+    """Do what reads the registers of proposals, the audit log, and what was proposed in a lake that `begun` made."""
     some = (0, 1, 2)
     place.run("audit", "verify", allowed=some)
     place.run("quality", "held", allowed=some)

@@ -1,4 +1,4 @@
-"""Forged rows of the registers of proposals: what was proposed, approved and applied, and whose rows the trail has.
+"""Forged rows of the registers of proposals: what was proposed, approved and applied, and whose rows the audit log has.
 
 Whoever may write to the bucket may put rows there that no command wrote, under a name with the digest that goes with
 them, and name them in the table's log.

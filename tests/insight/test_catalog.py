@@ -162,7 +162,7 @@ def test_a_metric_says_what_it_is_for_and_how_it_is_asked():
 
 
 def test_a_deprecated_metric_says_so(lake):
-    """By the lake's audit trail: what is deprecated or retired is told with its days and what takes its place."""
+    """By the lake's audit log: what is deprecated or retired is told with its days and what takes its place."""
     link = Link("train/perplexity", 2.0)
     move(lake, "train/accuracy", "deprecated", "ada", "a better one", links=[link], until=date(2999, 1, 1))
     output = shown("train/accuracy", "--lake", lake.uri)

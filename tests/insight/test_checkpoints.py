@@ -21,7 +21,7 @@ def action(minutes, name, what="created", **more):
 
 
 def hashed(lake, name, *, is_good, run="r1", sha256=None):
-    """Note in the audit trail that a checkpoint was hashed again."""
+    """Note in the audit log that a checkpoint was hashed again."""
     details = {"run": run, "name": name, "recorded_sha256": sha256 or name[-1] * 64, "verified": is_good}
     record(lake, "ops", "artifact.verify", f"/ckpt/{name}", None, details)
 

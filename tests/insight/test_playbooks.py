@@ -263,7 +263,7 @@ def test_nothing_is_done_by_default(lake, place, later, capsys):
 
 
 def test_a_step_is_done_once_with_values_as_values(lake, place, later):
-    """Told, asked, done; again nothing; the run's words are no shell's, and stand in no argument. The trail has it."""
+    """Told, asked, done; again nothing; the run's words are no shell's, and in no argument. The audit log has it."""
     assert run(lake, place) == {"call": "done", "once": "done", "restart": "done"}
     assert run(lake, place) == {"call": "done", "once": "done", "restart": "done"}
     (line,) = lines(place / "ran")
@@ -285,7 +285,7 @@ def test_a_step_is_done_once_with_values_as_values(lake, place, later):
 
 
 def test_the_checkpoint_to_go_back_to_is_from_before_the_trouble(lake, place, later):
-    """Later ones are verified, too; programs get it as variables and in their body, and the trail has it."""
+    """Later ones are verified, too; programs get it as variables and in their body, and the audit log has it."""
     for name, minutes in (("good", -9), ("late", 5)):
         saved = {"name": name, "kind": "checkpoint", "uri": f"/ckpt/{name}", "sha256": "a" * 64, "step": 100}
         append(lake, "artifacts", [{**saved, "action": "created", "ts": NOON + timedelta(minutes=minutes)}])
@@ -425,7 +425,7 @@ def test_many_incidents_are_limited_and_the_worst_come_first(lake, place, later,
     monkeypatch.setattr(running, "actions", lambda *given: asked.append(given) or actions(*given))
     states = list(known.run(planned, act=True))
     assert sum(state.outcome == "done" for state in states) == 6
-    assert len(asked) <= 2 * 6 + 1, "the trail is read for each step taken, and once to know that the hour is full"
+    assert len(asked) <= 2 * 6 + 1, "the audit log is read for each step taken, and once to know that the hour is full"
     monkeypatch.undo()
     later(1)
     assert {state.outcome for state in states} == {"done", "limited"}
@@ -440,7 +440,7 @@ def test_many_incidents_are_limited_and_the_worst_come_first(lake, place, later,
 
 
 def test_a_rate_holds_for_two_at_once(lake, place, later):
-    """Each sees room for one more; by the order of the trail only one has it, and the other does not act."""
+    """Each sees room for one more; by the order of the audit log only one has it, and the other does not act."""
     append(lake, "incidents", [row("other", title="other")])
     known = runner(lake, place, per_hour=1)
     (first, second) = [state for state in known.plan() if state.match.step.name == "call"]
@@ -610,7 +610,7 @@ def test_a_webhook_that_is_named_and_is_none_fails(lake, place, later, monkeypat
 
 
 def test_what_is_not_known_is_in_no_variable(lake, place, later):
-    """Rather than the word None; a long text is cut, there and in the trail."""
+    """Rather than the word None; a long text is cut, there and in the audit log."""
     changed(place, "SELECT * FROM incident WHERE findings = 1", f"SELECT '{'y' * 9000}' FROM incident")
     append(lake, "incidents", [row("long", run="r9", title="x" * 9000, severity="critical")])
     append(lake, "runs", [{"run": "r9", "ts": NOON, "deployment_environment": "prod"}])

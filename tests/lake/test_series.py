@@ -303,7 +303,7 @@ def test_grace_and_sunset_are_waited_for(own):
 
 
 def test_a_longer_cycle_and_the_later_of_two_at_once_come_to_nothing(own, monkeypatch):
-    """Two who name each other at the same moment: the trail has both, and the earlier one counts, for everybody."""
+    """Two who name each other at the same moment: the audit log has both, and the earlier one counts, for everybody."""
     move(own, "own/wait", "deprecated", "Ada", links=[Link("own/read")])
     move(own, "own/read", "deprecated", "Ada", links=[Link("own/decode")])
     with pytest.raises(

@@ -238,7 +238,7 @@ def test_the_guide_of_governance_is_true_to_its_end(tmp_path):
         if re.search(r" (plan|hold)\b", command):
             names |= {found[1]: found[0] for found in NAMED.finditer(out)}
     told = "".join(out for _, out in said)
-    for wanted in ("debug-logs", "the audit trail is whole", "no data is left", "the certificate is valid"):
+    for wanted in ("debug-logs", "the audit log is whole", "no data is left", "the certificate is valid"):
         assert wanted in told
     assert sum("removed" in out for command, out in said if "retain apply" in command) == 2
 

@@ -524,7 +524,7 @@ def test_fault_what_is_no_plan_lies_among_them(place, examined):
 
 @pytest.mark.slow
 def test_fault_a_witness_that_takes_nothing(s3, tmp_path, examined):
-    """A witness that nobody may write to fails before the next row of the trail would; the look changes nothing."""
+    """A witness that nobody may write to fails before the next row of the audit log would; the look changes nothing."""
     with Proxy(s3) as proxy:
         options = s3_storage(proxy.url)
         lake = Lake.create("s3://bucket/seen", options).configured(audit=AuditSection("s3://bucket/witness"))

@@ -60,7 +60,7 @@ def test_doctor_names_an_anchor_that_is_missing_old_or_out_of_reach(patient, mon
     lake = lake_of(one)
     record(lake, "ada", "hold.place", "x", "because")
     assert said(anchors, patient(witness="")).startswith("skipped: no witness")
-    assert said(anchors, one) == "warning: the audit trail was never anchored"
+    assert said(anchors, one) == "warning: the audit log was never anchored"
     assert anchor_if_due(lake).rows == 1
     assert said(anchors, one).startswith("ok: the last anchor is of 1 rows")
     assert anchor_if_due(lake) is None

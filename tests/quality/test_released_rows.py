@@ -190,7 +190,7 @@ def found(site, kind, facts, match):
 
 
 def test_a_release_that_nobody_approved_is_refused(strict):
-    """A plan in the bucket frees nothing without an approval in the trail, nor other rows than were approved."""
+    """A plan in the bucket frees nothing without an approval in the audit log, nor other rows than were approved."""
     site, _ = strict
     lake = lake_under(site, MENDED)
     release = plan_release(lake, "Pia", "the bound was wrong")

@@ -30,7 +30,7 @@ class Place:
         return lake.configured(audit=self.audit, approvals=self.keys.section())
 
     def rows(self, *actors):
-        """Write rows of the trail."""
+        """Write rows of the audit log."""
         for actor in actors:
             record(self.lake, actor, "hold.place", "x", "because")
 
@@ -65,7 +65,7 @@ def test_an_anchor_holds_while_the_trail_grows(place):
 
 @pytest.mark.slow
 def test_a_trail_made_anew_is_found_though_its_heads_and_the_witness_fit(place):
-    """Who may write both places and replaces the trail leaves a whole one by all heads; the anchor tells."""
+    """Who may write both places and replaces the audit log leaves a whole one by all heads; the anchor tells."""
     place.anchor()
     shutil.rmtree(place.folder / "lake" / "tables" / "audit")
     shutil.rmtree(place.folder / "lake" / "audit")
@@ -76,7 +76,7 @@ def test_a_trail_made_anew_is_found_though_its_heads_and_the_witness_fit(place):
     place.rows("lovelace", "nobody", "lovelace")
     assert prove(place.lake).whole
     (fault,) = verify_anchors(place.lake).faults
-    assert "row 1 of the trail is not the one that was signed" in fault
+    assert "row 1 of the audit log is not the one that was signed" in fault
 
 
 def altered(path, change):

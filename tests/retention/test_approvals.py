@@ -81,20 +81,20 @@ def approved(desk, keys):
 
 
 def steps(desk, action):
-    """Return rows of the trail of an action, with their details."""
+    """Return rows of the audit log of an action, with their details."""
     return [
         row | {"details": json.loads(row["details"])} for row in trail(desk.site.lake.tables) if row["action"] == action
     ]
 
 
 def forge(desk, row, **changes):
-    """Append a row to the trail like another but for some changes, the way whoever writes the bucket can."""
+    """Append a row to the audit log like another but for some changes, the way whoever writes the bucket can."""
     row = {**row, **changes}
     record(desk.site.lake, row["actor"], row["action"], row["subject"], row["reason"], row["details"])
 
 
 def refused_everywhere(desk, name, keys, why):
-    """Look whether nothing is applied, and the trail is found wanting; both say why."""
+    """Look whether nothing is applied, and the audit log is found wanting; both say why."""
     with pytest.raises(NoEvidenceError, match=why):
         desk.apply(name, **keys.by("otto"))
     assert last_finished(desk.site.lake.tables) == 0
@@ -102,7 +102,7 @@ def refused_everywhere(desk, name, keys, why):
 
 
 def test_three_people_sign(desk, keys):
-    """Author, approver and whoever applies sign; the trail holds each signature, says the mode, and verifies."""
+    """Author, approver and whoever applies sign; the audit log holds each signature, says the mode, and verifies."""
     name = approved(desk, keys)
     done, fresh = desk.apply(name, **keys.by("otto"))
     assert (done.state, fresh) == ("applied", True)
@@ -142,7 +142,7 @@ def test_what_is_verified_lies_in_no_folder(keys, tmp_path, monkeypatch):
 
 
 def test_the_author_may_not_approve(desk, keys):
-    """Refused at approve; written into the trail all the same, refused at apply and found."""
+    """Refused at approve; written into the audit log all the same, refused at apply and found."""
     name = proposed(desk, keys)
     with pytest.raises(SameOperatorError, match="whoever proposed this plan may not approve it"):
         desk.approve(name, **keys.by("pia"))
@@ -160,7 +160,7 @@ def test_the_author_may_not_approve(desk, keys):
 
 
 def test_who_approved_may_not_apply(desk, keys):
-    """By key, whatever name is given; written into the trail all the same, it is found."""
+    """By key, whatever name is given; written into the audit log all the same, it is found."""
     name = approved(desk, keys)
     with pytest.raises(SameOperatorError, match="may not apply it"):
         desk.apply(name, **keys.by("ada"))
@@ -189,7 +189,7 @@ def test_a_name_in_other_letters_is_the_same_person(desk, keys):
     ids=["removed", "expired", "not yet"],
 )
 def test_a_key_that_may_not_sign(desk, keys, line, why):
-    """A removed key, an expired one and one of the future: refused at approve, at apply, and found in the trail."""
+    """A removed key, an expired one and one of the future: refused at approve, at apply, and found in the audit log."""
     name = proposed(desk, keys)
     others = [other for other in PEOPLE if other != "ada"]
     without = [*others, keys.line("ada", line)] if line else others
@@ -217,7 +217,7 @@ def test_a_key_that_expires_later_leaves_the_past_alone(desk, keys, monkeypatch)
 
 
 def test_a_signature_over_another_digest(desk, keys, tmp_path):
-    """A signature that was given for other items is none: at approve, at apply, and in the trail."""
+    """A signature that was given for other items is none: at approve, at apply, and in the audit log."""
     name, other = proposed(desk, keys), proposed(desk, keys, "c")
     text = statement(desk.site.lake, desk.kind, other, "approve", "ada@example.org")
     (tmp_path / "s.json").write_text(text)
@@ -252,7 +252,7 @@ FORGERIES = {
 
 @pytest.mark.parametrize("what", FORGERIES)
 def test_a_forged_approval_does_not_count(desk, keys, what):
-    """Appended to the trail in the place of a genuine one: refused at apply, and found."""
+    """Appended to the audit log in the place of a genuine one: refused at apply, and found."""
     columns, details, why = FORGERIES[what]
     elsewhere = Desk(desk.site)
     name = approved(elsewhere, keys)
@@ -302,7 +302,7 @@ def test_an_approval_expires(desk, keys, monkeypatch):
     configure(desk, keys.section(expires_h=2))
     name = approved(desk, keys)
     monkeypatch.setattr(clock, "now", lambda: datetime.now(UTC) + timedelta(hours=3))
-    with pytest.raises(NoEvidenceError, match="row 2 of the audit trail does not count: it expired"):
+    with pytest.raises(NoEvidenceError, match="row 2 of the audit log does not count: it expired"):
         desk.apply(name, **keys.by("otto"))
     assert desk.approve(name, **keys.by("ada"))[1] is True
     assert desk.apply(name, **keys.by("otto"))[1] is True
@@ -310,7 +310,7 @@ def test_an_approval_expires(desk, keys, monkeypatch):
 
 
 def test_a_clock_that_is_set_back_revives_nothing(desk, keys, monkeypatch):
-    """An expired approval looks fresh to a clock that went back; the trail's end tells, at approve and at apply."""
+    """An expired approval looks fresh to a clock that went back; the audit log's end tells, at approve and at apply."""
     configure(desk, keys.section(expires_h=2))
     name = approved(desk, keys)
     monkeypatch.setattr(clock, "now", lambda: datetime.now(UTC) + timedelta(hours=3))
@@ -412,7 +412,7 @@ def test_risk_says_who_must_approve(desk, keys, items, size, people, lacking):
 
 
 def test_what_was_begun_with_too_few_is_found(desk, keys):
-    """The trail says what was needed when it was begun; an approval that is taken out of the file is one less."""
+    """The audit log says what was needed when it was begun; an approval that is taken out of the file is one less."""
     configure(desk, keys.section(tiers=(Tier("two", approvers=2),)))
     name = approved(desk, keys)
     desk.approve(name, **keys.by("eve"))
@@ -432,7 +432,7 @@ def test_a_lake_does_not_fall_back_in_silence(desk, keys):
         with pytest.raises(DowngradeError, match=r"signed since row 0 .* and unsigned is configured here"):
             act()
     found = examine(desk.site.lake)
-    assert any("signed by the audit trail, and unsigned is configured here" in fault for fault in found.faults)
+    assert any("signed by the audit log, and unsigned is configured here" in fault for fault in found.faults)
     assert any("signatures were not verified" in note for note in found.notes)
 
 

@@ -41,7 +41,7 @@ def test_whoever_looks_while_another_applies_looks_again(site, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("times", range(2))
 def test_two_apply_at_once(site, times):
-    """The rows go once, the trail has one application, and whoever came second is told that it was done."""
+    """The rows go once, the audit log has one application, and whoever came second is told that it was done."""
     bring_days(site, [0, 100, 200])
     made = plan(site)
     agree(site, made.name)

@@ -1,4 +1,4 @@
-"""The audit trail: one chain, whoever writes; every break shows, and so does a tail that was cut off."""
+"""The audit log: one chain, whoever writes; every break shows, and so does a tail that was cut off."""
 
 import shutil
 import threading
@@ -37,7 +37,7 @@ def fill(site, rows=5):
 
 
 def rewrite(site, change):
-    """Put other rows in the place of the trail's, the way somebody with keys to the bucket would."""
+    """Put other rows in the place of the audit log's, the way somebody with keys to the bucket would."""
     handle = delta_table(site.lake.store, "audit")
     rows = pa.Table.from_pylist(change(trail(site.lake.tables)), schema=arrow_schema(contract("audit")))
     number = number_of(handle)
@@ -240,7 +240,7 @@ def test_a_tail_that_was_cut_off_is_found(site, attack, witnessed):
 
 def test_somebody_goes_on_behind_what_is_lost(site):
     """Rows that cannot be restored stay missing, a row says how many, and what comes after is held as before."""
-    with pytest.raises(RanklakeError, match="no row of the audit trail is lost"):
+    with pytest.raises(RanklakeError, match="no row of the audit log is lost"):
         resume(site.lake, ACTOR, "nothing happened")
     fill(site, 5)
     rewrite(site, lambda rows: rows[:2])
@@ -255,7 +255,7 @@ def test_somebody_goes_on_behind_what_is_lost(site):
 
 @pytest.mark.parametrize("where", ["lake", "witness"])
 def test_a_row_whose_head_was_not_written_is_no_false_alarm(site, monkeypatch, where):
-    """Killed between a row and its head the trail is whole, and the next call writes the head."""
+    """Killed between a row and its head the audit log is whole, and the next call writes the head."""
     site.lake = site.lake.configured(audit=AuditSection(f"file:{site.folder}/witness"))
     fill(site, 3)
     genuine = HeadRecords.note

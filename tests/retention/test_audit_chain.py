@@ -53,7 +53,7 @@ def follow(rows):
 
 
 def table_of(rows):
-    """Return rows as the trail's table has them."""
+    """Return rows as the audit log's table has them."""
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
@@ -222,7 +222,7 @@ def test_an_export_is_verified_by_itself(tmp_path, capfd, monkeypatch):
     assert verify(lines[0], *(as_json(row) for row in again[1:]))[0] == 1
     for odd in ("{}", "x", "[" * 9999, '{"seq": 1}', lines[0].replace("zoë", "z").replace('"seq": 0', '"seq": null')):
         assert verify(odd) == (2, verify(odd)[1])
-        assert "line 1 is no row of an audit trail" in verify(odd)[1]
+        assert "line 1 is no row of an audit log" in verify(odd)[1]
     assert verify() == (0, "the export has no rows\n")
 
 
@@ -289,7 +289,7 @@ roles:
 
 
 def test_a_role_exports_what_it_sees(tmp_path, capfd, monkeypatch):
-    """Names by pseudonyms, no row that it does not see, nothing at all where the trail is not for it; that is noted."""
+    """Names by pseudonyms, no row that it does not see, nothing at all where the log is not for it; that is noted."""
     site = Site(tmp_path)
     record(site.lake, "ada", "test.act", "thing", "call bob@example.org", {"rows": 3})
     record(site.lake, "otto", "other.act", "thing")
@@ -326,7 +326,7 @@ def test_a_role_exports_what_it_sees(tmp_path, capfd, monkeypatch):
 
 
 def test_a_broken_trail_is_exported_and_says_that_nobody_noted_it(tmp_path, capfd):
-    """What is left is evidence: it is printed, and one line says that the trail does not know."""
+    """What is left is evidence: it is printed, and one line says that the audit log does not know."""
     site = Site(tmp_path)
     for number in range(3):
         record(site.lake, "ada", "test.act", f"thing {number}")
@@ -334,4 +334,4 @@ def test_a_broken_trail_is_exported_and_says_that_nobody_noted_it(tmp_path, capf
     assert run(["audit", "export", "--lake", site.lake.uri]) == 0
     out, err = capfd.readouterr()
     assert (len(out.splitlines()), err.count("\n")) == (2, 1)
-    assert "the trail does not say that it was exported" in err
+    assert "the audit log does not say that it was exported" in err

@@ -1,4 +1,4 @@
-"""The audit trail is complete: each plan has one row, and so have deletions, newer contracts and changed settings."""
+"""The audit log is complete: each plan has one row, and so have deletions, newer contracts and changed settings."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ from ranklake.retention.corrections import disown
 
 
 def rows_of(lake):
-    """Return the trail's rows, their details as values."""
+    """Return the audit log's rows, their details as values."""
     return [{**row, "details": json.loads(row["details"] or "{}")} for row in trail(lake.tables)]
 
 
@@ -46,7 +46,7 @@ def test_each_plan_has_one_row_with_its_counts(lake, spool):
 
 
 def test_two_who_write_at_once_write_one_row(lake, spool):
-    """Each thread looks for itself; the trail's compare-and-swap keeps one row a plan, and the chain is whole."""
+    """Each thread looks for itself; the audit log's compare-and-swap keeps one row a plan, and the chain is whole."""
     for segment in range(4):
         put_segment(spool, step_rows(5, segment=segment), rows_before=5 * segment)
         bring(lake, spool, merge=False)
@@ -85,7 +85,7 @@ def test_changed_settings_have_a_row_with_before_and_after(lake):
 
 
 def test_commands_write_them(tmp_path, monkeypatch, capsys):
-    """Ingest and upkeep, contracts, policies, roles and configuration; no secret is in the trail."""
+    """Ingest and upkeep, contracts, policies, roles and configuration; no secret is in the audit log."""
     monkeypatch.chdir(tmp_path)
     options = ["--lake", str(tmp_path / "lake"), "--spool", str(tmp_path / "spool")]
     put_segment(tmp_path / "spool", step_rows(5, start=days_ago(3)))
@@ -124,7 +124,7 @@ def test_deletions_from_the_spool_are_told(lake):
 
 
 def test_a_broken_trail_holds_up_no_ingest(tmp_path, capsys):
-    """Rows are stored, the fault is told; once the trail goes on, the missing rows are written."""
+    """Rows are stored, the fault is told; once the audit log goes on, the missing rows are written."""
     options = ["--lake", str(tmp_path / "lake"), "--spool", str(tmp_path / "spool")]
     put_segment(tmp_path / "spool", step_rows(5))
     assert run(["ingest", *options]) == 0
@@ -133,5 +133,5 @@ def test_a_broken_trail_holds_up_no_ingest(tmp_path, capsys):
     newest.rename(newest.with_name(newest.name.replace("1.json", "9.json")))
     put_segment(tmp_path / "spool", step_rows(5, segment=1), rows_before=5)
     assert run(["ingest", *options]) == 0
-    assert "the audit trail could not be written" in capsys.readouterr().err
+    assert "the audit log could not be written" in capsys.readouterr().err
     assert read(Lake.open(options[1]).tables, contract("steps")).num_rows == 10

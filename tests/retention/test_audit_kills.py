@@ -1,4 +1,4 @@
-"""Writers of the trail that are killed anywhere: what they were told is written is there, once, in one whole chain."""
+"""Writers of the audit log that are killed anywhere: acknowledged rows are there, once, in one whole chain."""
 
 import random
 import signal

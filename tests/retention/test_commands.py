@@ -52,7 +52,7 @@ def test_the_guide_goes_from_a_plan_to_its_proof(site, command):
         assert code == 0, one
         said += out
     assert "removed 1 partition, 10 rows" in said
-    assert "the audit trail is whole" in said
+    assert "the audit log is whole" in said
 
 
 def test_from_plan_to_application(site, command):
@@ -80,7 +80,7 @@ def test_from_plan_to_application(site, command):
     assert json.loads(command("retain", "list", "--json")[1])[0]["rows"] == 10
     assert command("status")[0] == 0
     code, out, _ = command("audit", "verify")
-    assert (code, out) == (0, f"the audit trail is whole: 4 rows\n{UNSIGNED_NOTE}; 2 steps\n")
+    assert (code, out) == (0, f"the audit log is whole: 4 rows\n{UNSIGNED_NOTE}; 2 steps\n")
     code, out, _ = command("audit", "show")
     assert [line.split()[0] for line in out.splitlines()] == ["0", "1", "2", "3"]
     assert getpass.getuser() in out.splitlines()[0]
@@ -95,7 +95,7 @@ def test_nothing_due(site, command):
     assert command("retain", "plan", "--as-of", str(TODAY)) == (0, f"nothing is due on {TODAY}\n{UNSIGNED_NOTE}\n", "")
     assert command("retain", "plan")[1].startswith("nothing is due on ")
     assert command("retain", "list")[1] == f"no retention plans\n{UNSIGNED_NOTE}\n"
-    assert command("audit", "verify") == (0, f"the audit trail is empty\n{UNSIGNED_NOTE}; 0 steps\n", "")
+    assert command("audit", "verify") == (0, f"the audit log is empty\n{UNSIGNED_NOTE}; 0 steps\n", "")
     assert "plan rp-" in command("retain", "plan", "--as-of", str(TODAY + timedelta(days=100)))[1]
 
 
@@ -142,7 +142,7 @@ def test_a_broken_trail_exits_1(site, command):
             pq.write_table(rows.set_column(actor, rows.schema.field(actor), pa.array(["somebody else"])), path)
     code, out, err = command("audit", "verify")
     assert (code, out) == (1, "")
-    assert err == "the audit trail is broken: row 1 is missing, repeated or altered\n"
+    assert err == "the audit log is broken: row 1 is missing, repeated or altered\n"
 
 
 def test_a_damaged_log_is_one_line(site, command):
@@ -221,7 +221,7 @@ def test_lint_and_tests_of_policies(site, command, ours):
 
 
 def test_overdue_reviews_show(site, command, ours):
-    """In the output of a plan, in its JSON, and once for each rule in the audit trail."""
+    """In the output of a plan, in its JSON, and once for each rule in the audit log."""
     bring_days(site, [0])
     code, _, err = command("retain", "plan")
     assert (code, err.count("was due on 2020-02-02 (Olga)")) == (0, 3)

@@ -48,7 +48,7 @@ def test_each_classified_column_is_told_as_each_role_sees_it(lake):
 
 
 def test_the_page_names_nobody_and_no_place_of_a_key(lake, tmp_path):
-    """Grants are counted by role; keys are told by kind and age; the trail equals its SQL; anchors cover all rows."""
+    """Grants are counted by role; keys by kind and age; the audit log equals its SQL; anchors cover all rows."""
     key = tmp_path / "secret-place.key"
     key.write_text("A" * 43 + "=\n")
     found = compliance(

@@ -101,7 +101,7 @@ def test_a_stream_is_set_aside_with_what_comes_later(site):
 
 
 def test_who_dies_on_the_way_is_finished_by_the_next(site, monkeypatch):
-    """Killed after the plan was written, the next command carries it out, and the same call ends the trail."""
+    """Killed after the plan was written, the next command carries it out, and the same call ends the audit log."""
     site.bring(liar(), rows_before=50)
     with monkeypatch.context() as patched:
         patched.setattr("ranklake.lake.plans.action_plan.execute", _die)

@@ -386,7 +386,7 @@ def test_a_certificate_that_was_altered_does_not_hold(site):
     facts = json.loads(found.raw)
     facts["versions"]["python"] = "2.7"
     assert verify_alone(Certificate(facts), found.name) == ["its bytes do not have the digest of its name"]
-    assert verify_with_lake(Certificate(facts), site.lake) == ["the audit trail does not know it"]
+    assert verify_with_lake(Certificate(facts), site.lake) == ["the audit log does not know it"]
 
 
 @settings(max_examples=300, deadline=None)

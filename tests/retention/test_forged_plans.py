@@ -312,7 +312,7 @@ def test_a_plan_that_no_ranklake_writes_is_refused(place, attack):
 
 @pytest.mark.parametrize("attack", AGAINST_THE_LAKE)
 def test_a_plan_that_is_not_true_is_refused(place, attack):
-    """By the log, the footers and the audit trail."""
+    """By the log, the footers and the audit log."""
     forge, said = AGAINST_THE_LAKE[attack]
     refused(place, *forge(place, last_finished(place.lake.tables) + 1), said)
 

@@ -196,7 +196,7 @@ def test_a_hold_stops_the_purge(site, later):
 
 
 def test_a_hold_that_is_set_while_it_is_purged(site, later, monkeypatch):
-    """Set before the trail has that the purge began, it keeps the files, although they were looked at before."""
+    """Set before the audit log has that the purge began, it keeps the files, although they were looked at before."""
     bring_days(site, [0, 91])
     done = applied(site)
     later(DAYS + 1)
@@ -421,7 +421,7 @@ def test_a_purge_that_died_is_finished(site, table, monkeypatch, later):
 
 @pytest.mark.parametrize("table", ["retention_plans", "ingest_plans"])
 def test_a_purge_that_died_is_finished_under_a_clock_set_back(site, table, monkeypatch):
-    """The trail says that the grace was over when it was begun: whoever finds it finishes it, whatever his clock."""
+    """The audit log says that the grace was over when it was begun: whoever finds it finishes it, on any clock."""
     bring_days(site, [0, 91])
     done = applied(site)
     with monkeypatch.context() as patched:
@@ -436,7 +436,7 @@ def test_a_purge_that_died_is_finished_under_a_clock_set_back(site, table, monke
 
 @pytest.mark.slow
 def test_a_purge_in_the_grace_is_refused(site):
-    """A plan whose row of the trail is missing, or was written in the grace, deletes nothing; the driver names it."""
+    """A plan whose row of the audit log is missing, or was written in the grace, deletes nothing, by name."""
     bring_days(site, [0, 91])
     done = applied(site)
     before = data_files(site)
@@ -572,7 +572,7 @@ def test_as_people_run_it(site, command, later):
 @needs_ssh_keygen
 @pytest.mark.slow
 def test_where_approvals_are_signed_another_person_agrees(site, command):
-    """One person proposes to cancel, another approves; until then nothing comes back, and the trail verifies."""
+    """One person proposes to cancel, another approves; until then nothing comes back, and the audit log verifies."""
     bring_days(site, [0, 91])
     keys = Keys(site.folder / "keys")
     keys.allow("pia", "ada", "otto")

@@ -174,7 +174,7 @@ def test_forged_rows_give_nobody_a_role(lake, now):
     """A row that says a grant was approved counts only with an approval; a request that was altered is none."""
     made = asked(lake)
     record(lake, "mallory", GRANTED, made.name)
-    with pytest.raises(NotGrantedError, match="the audit trail has no approval of it"):
+    with pytest.raises(NotGrantedError, match="the audit log has no approval of it"):
         current_grant(lake, "reader", "eve")
     said = {"grant": made.name, "role": "admin", "until": made.until.isoformat(), "break_glass": True}
     record(lake, "mallory", REQUEST, "mallory#00", None, {**said, "grant": "grant-000000000000"})

@@ -85,7 +85,7 @@ def test_a_hold_that_comes_after_the_approval(site):
 
 
 def while_it_is_recorded(monkeypatch, module, then):
-    """Have something happen between the look of an application at the lake and its row in the trail."""
+    """Have something happen between the look of an application at the lake and its row in the audit log."""
     genuine, done = module.audit.record, []
 
     def record(*words, **more):
@@ -97,7 +97,7 @@ def while_it_is_recorded(monkeypatch, module, then):
 
 
 def test_a_hold_that_is_set_while_a_plan_is_applied(site, monkeypatch):
-    """Set before the trail has that the application began, it holds, although its rows were looked at before."""
+    """Set before the audit log has that the application began, it holds, although its rows were looked at before."""
     bring_days(site, [200])
     made = plan(site)
     agree(site, made.name)
@@ -127,7 +127,7 @@ def test_a_hold_that_is_set_while_somebody_is_erased(site, monkeypatch):
 
 
 def once_it_is_recorded(monkeypatch, module, action, then):
-    """Have something happen just after the trail has a row."""
+    """Have something happen just after the audit log has a row."""
     genuine = module.audit.record
 
     def record(lake, actor, what, *words, **more):
@@ -159,7 +159,7 @@ def test_a_hold_that_comes_after_an_application_began_says_so(site, monkeypatch,
     carry_out(site, made.name)
     assert site.rows("steps") == []
     (began,) = [row["seq"] for row in trail(site.lake.tables) if row["action"] == RETENTION_PLANS.begin]
-    said = f"{made.name} had begun before the hold (row {began} of the audit trail)"
+    said = f"{made.name} had begun before the hold (row {began} of the audit log)"
     assert capsys.readouterr().err == f"{said}: the hold does not cover its data\n"
     assert run([*words, "table=steps", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["begun_before"] == [{"proposal": made.name, "row": began}]
@@ -230,7 +230,7 @@ def test_a_hold_that_would_protect_nothing_is_refused(site, where, said):
 
 
 def test_days_and_reasons(site):
-    """A day that is past, and no reason, are refused; the same hold is set once, by a row of the trail."""
+    """A day that is past, and no reason, are refused; the same hold is set once, by a row of the audit log."""
     bring_days(site, [0])
     with pytest.raises(HoldError, match="is past"):
         hold(site, "table=steps", until=TODAY)
@@ -295,7 +295,7 @@ def test_a_row_in_the_trail_releases_nothing(site):
 
 @needs_ssh_keygen
 def test_a_hold_is_signed_where_approvals_are(site, tmp_path, monkeypatch, capsys):
-    """By whoever sets it, here or elsewhere; one that somebody wrote into the trail holds, and is named as a fault."""
+    """By whoever sets it, here or elsewhere; one written into the audit log by hand holds, and is named as a fault."""
     keys = Keys(tmp_path / "keys")
     keys.allow("lea")
     site.lake = site.lake.configured(approvals=keys.section())

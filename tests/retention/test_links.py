@@ -83,7 +83,7 @@ def server(place, refusal=lambda *_: "", roles=None):
 
 
 def test_a_link_gives_the_bytes_until_its_end(place, monkeypatch):
-    """The address holds no word of where they are; the trail says who got it; after its end it gives nothing."""
+    """The address holds no word of where they are; the audit log says who got it; after its end it gives nothing."""
     code, out, err = place.call("reader", "a.pt", *TO)
     assert (code, out.count("\n")) == (0, 1)
     assert err == f"a.pt of run mine, 13 bytes at {place.store}/a.pt\n"  # what whoever makes it should look at
@@ -123,7 +123,7 @@ def test_a_link_gives_the_bytes_until_its_end(place, monkeypatch):
     ],
 )
 def test_no_link_to_what_is_not_the_role_s(place, arguments, message):
-    """One line, nothing printed, nothing in the trail: also where a run claims another's file, or the lake's."""
+    """One line, nothing printed, nothing in the audit log: also where a run claims another's file, or the lake's."""
     code, out, err = place.call(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err

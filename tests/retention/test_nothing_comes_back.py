@@ -342,7 +342,7 @@ def test_a_restore_of_the_table_brings_nothing_back(tmp_path, how):
 
 @pytest.mark.slow
 def test_a_restore_within_the_grace_shows(tmp_path, capsys):
-    """Files are kept then, so it brings the rows back; the books say so, and so does who verifies the trail."""
+    """Files are kept then, so it brings the rows back; the books say so, and so does who verifies the audit log."""
     taken = in_grace(tmp_path)
     verify = ["audit", "verify", "--lake", taken.site.lake.uri]
     assert run(verify) == 0
@@ -357,7 +357,7 @@ def test_a_restore_within_the_grace_shows(tmp_path, capsys):
     capsys.readouterr()
     assert run(verify) == 1
     out, err = capsys.readouterr()
-    assert "the audit trail is whole" in out
+    assert "the audit log is whole" in out
     assert err == f"{line}\n"
     assert run([*verify, "--json"]) == 1
     told = json.loads(capsys.readouterr().out)

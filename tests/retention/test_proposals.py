@@ -28,7 +28,7 @@ def desk(tmp_path):
 
 
 def test_a_proposal_becomes_one_plan(desk):
-    """Proposed, approved and applied by three people: one plan, three rows of the trail; nothing the second time."""
+    """Proposed, approved and applied by three people: one plan, three audit rows; nothing the second time."""
     name = desk.propose("a", "b", proposer="Pia", expires=datetime.now(UTC) + timedelta(days=1))
     found, fresh = desk.approve(name, "Ada", reason="mended")
     assert (found.state, fresh) == ("approved", True)

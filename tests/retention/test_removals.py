@@ -51,7 +51,7 @@ def rechained(rows):
 
 
 def without_action(site, action):
-    """Take a row out of the trail, and make it whole without it, heads and all."""
+    """Take a row out of the audit log, and make it whole without it, heads and all."""
     rewrite(site, "audit", lambda rows: rechained([row for row in rows if row["action"] != action]))
     shutil.rmtree(site.folder / "lake/audit")
 
@@ -95,13 +95,13 @@ def of_kind(kind):
 
 
 MANIPULATIONS = {
-    "no approval in the trail": (lambda s: without_action(s, "retention.approve"), "the audit trail has no approval"),
-    "no begin in the trail": (lambda s: without_action(s, "retention.apply"), "was begun"),
-    "no end in the trail": (
+    "no approval in the audit log": (lambda s: without_action(s, "retention.approve"), "the audit log has no approval"),
+    "no begin in the audit log": (lambda s: without_action(s, "retention.apply"), "was begun"),
+    "no end in the audit log": (
         lambda s: without_action(s, "retention.applied"),
         "was applied; run 'ranklake retain",
     ),
-    "no trail": (lambda s: rewrite(s, "audit", lambda _: []), "the audit trail is broken"),
+    "no trail": (lambda s: rewrite(s, "audit", lambda _: []), "the audit log is broken"),
     "no approval in the register": (lambda s: without_kind(s, "approval"), "the register has no approval"),
     "no plan in the register": (lambda s: without_kind(s, "plan"), "the register does not have the plan"),
     "no application in the register": (lambda s: without_kind(s, "application"), "the register has no plan that"),
@@ -162,7 +162,7 @@ def test_items_swapped_under_a_name_are_refused(site, approved):
 
 
 def test_an_approval_that_only_the_register_has_is_none(site):
-    """A row in the register says nothing that the trail does not, nor one of a plan with other numbers."""
+    """A row in the register says nothing that the audit log does not, nor one of a plan with other numbers."""
     bring_days(site, [0, 200])
     made = plan(site)
     agree(site, made.name)
@@ -176,13 +176,13 @@ def test_an_approval_that_only_the_register_has_is_none(site):
 
 
 def test_nothing_goes_by_a_broken_trail(site):
-    """Where the trail is not whole it vouches for nothing."""
+    """Where the audit log is not whole it vouches for nothing."""
     bring_days(site, [0, 200])
     made = plan(site)
     agree(site, made.name)
     audit.record(site.lake, APPROVER, "test.act", "one more")
     rewrite(site, "audit", lambda rows: rows[:1])
-    with pytest.raises(NoEvidenceError, match="the audit trail is broken"):
+    with pytest.raises(NoEvidenceError, match="the audit log is broken"):
         carry_out(site, made.name)
     assert len(site.rows("steps")) == 20
 

@@ -217,7 +217,7 @@ def test_applying_again_does_nothing(site):
 
 
 def test_the_trail_says_who_approved_and_applied(site):
-    """Approval, begin and end stand in the trail with their actors, once; the register has the times."""
+    """Approval, begin and end stand in the audit log with their actors, once; the register has the times."""
     bring_days(site, [200])
     made = plan(site)
     assert agree(site, made.name)[1] is True
@@ -338,7 +338,7 @@ def test_planning_finishes_what_died_first(site, monkeypatch):
 
 
 def test_an_approval_that_died_half_way_is_made_again(site, monkeypatch):
-    """The trail comes first, so that nothing is approved that it does not say; approving again adds what is missing."""
+    """The audit log comes first, so that it has all that is approved; approving again adds what is missing."""
     bring_days(site, [200])
     made = plan(site)
     die_before(monkeypatch, "retention_plans")

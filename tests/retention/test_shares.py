@@ -369,7 +369,7 @@ def test_a_rotated_key_makes_copies_anew(lake, tmp_path):
 
 
 def test_shares_of_roles_that_are_gone_go(lake, tmp_path):
-    """Keeping shares refreshes those of roles that are there, and drops those of others; the trail says why."""
+    """Keeping shares refreshes those of roles that are there, and drops those of others; the audit log says why."""
     shared(lake, READER, tmp_path / "out")
     shared(lake, ASKING, tmp_path / "out")
     done = keep(lake, {"reader": READER}, "ada", InProcess(), [("reader", str(tmp_path / "more"))])

@@ -256,7 +256,7 @@ def test_a_damaged_record_of_a_share_is_told(tmp_path, capsys, record):
     ],
 )
 def test_a_profile_for_nobody_or_nowhere_is_one_line(served, capsys, monkeypatch, option, value, said):
-    """Nothing is printed that somebody could use, and the trail has no row of it."""
+    """Nothing is printed that somebody could use, and the audit log has no row of it."""
     monkeypatch.setenv("RANKLAKE_CONFIG", str(served[0] / "ranklake.toml"))
     words = {"--to": "eve", "--until": "1h", option: value}
     assert run(["sharing", "profile", "reader", *(word for pair in words.items() for word in pair)]) == 2

@@ -89,7 +89,7 @@ def test_without_a_key_the_message_is_the_command(place, capfd):
     assert run(["retain", "apply", name, "--by", "Eve"]) == 2
     assert "ranklake approvals downgrade" in capfd.readouterr().err
     assert run(["audit", "verify"]) == 1
-    assert "signed by the audit trail, and unsigned is configured here" in capfd.readouterr().err
+    assert "signed by the audit log, and unsigned is configured here" in capfd.readouterr().err
     assert run(["doctor"]) == 1
     assert "unsigned is configured here" in capfd.readouterr().out
 

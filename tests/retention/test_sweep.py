@@ -36,7 +36,7 @@ def segments(site):
 
 
 def test_segments_go_whose_rows_are_all_gone(site):
-    """One that reaches into a day that stays is kept, and so is one that nobody took in yet; the trail says so."""
+    """One that reaches into a day that stays is kept, and so is one that nobody took in yet; the audit log says so."""
     bring_days(site, [0, 200])
     site.bring(step_rows(10, incarnation=8, start=days_ago(90) - timedelta(seconds=5)))
     put_segment(site.spool, step_rows(10, incarnation=9, start=days_ago(300)))

@@ -35,12 +35,12 @@ class Release(Proposal):
 
     @property
     def facts(self):
-        """What the trail says of it."""
+        """What the audit log says of it."""
         return {"segments": len(self.items)}
 
     @property
     def outcome(self):
-        """What the trail says when it was applied."""
+        """What the audit log says when it was applied."""
         return {"released": len(self.items)}
 
 
@@ -94,5 +94,5 @@ class Desk:
         return apply(self.site.lake, self.kind, name, by, check, **options)
 
     def actions(self):
-        """Return what the trail says was done, and by whom."""
+        """Return what the audit log says was done, and by whom."""
         return [(row["action"], row["actor"]) for row in trail(self.site.lake.tables)]

@@ -273,7 +273,7 @@ def test_without_a_key_nobody_else_is_served(here, capsys):
 
 
 def test_an_address_is_for_a_role_that_there_is(here, lake, capsys):
-    """It is printed, and the trail has it without the token."""
+    """It is printed, and the audit log has it without the token."""
     assert run(["sharing", "view", "nobody", "--to", "eve", "--until", "8h"]) == 2
     assert "unknown role 'nobody'" in capsys.readouterr().err
     assert run(["sharing", "view", "reader", "--to", "eve", "--until", "8h", "--endpoint", "https://ui.example"]) == 0

@@ -164,7 +164,7 @@ class UpkeepResult:
     scrubbed
         Result of the scrub; None without one.
     anchored, anchor_fault
-        Number of anchored rows of the audit trail, None if no anchor was due; the error of anchoring, empty if none.
+        Number of anchored rows of the audit log, None if no anchor was due; the error of anchoring, empty if none.
     """
 
     plans: list[int]
@@ -237,7 +237,7 @@ def upkeep(
 
 
 def _anchor(lake: "Lake") -> tuple[int | None, str]:
-    """Record new keys, and anchor the audit trail if that is due; return the number of anchored rows, and the error."""
+    """Record new keys, and anchor the audit log if that is due; return the number of anchored rows, and the error."""
     note_keys(lake.store, dict(key_ids(key_references(lake.config))), clock.now().date())
     try:
         anchor = anchor_if_due(lake)

@@ -1,6 +1,6 @@
-"""The states of metrics in a lake: those of the registry, changed by transitions in the audit trail.
+"""The states of metrics in a lake: those of the registry, changed by transitions in the audit log.
 
-Transitions are only stored in the audit trail, with who made them and why.
+Transitions are only stored in the audit log, with who made them and why.
 """
 
 import json
@@ -37,12 +37,12 @@ _COLUMNS: Final = ["seq", "ts", "action", "subject", "details"]
 
 
 def lives(lake: "Lake") -> dict[str, Life]:
-    """Return the state of each metric of the registry and of the audit trail, by name."""
+    """Return the state of each metric of the registry and of the audit log, by name."""
     return fold(_registry_state(lake.catalog.metrics()), transitions(lake.tables))
 
 
 def transitions(tables: "Tables") -> list[Transition]:
-    """Return all transitions in the audit trail, oldest first, including those without effect."""
+    """Return all transitions in the audit log, oldest first, including those without effect."""
     table = latest(tables, audit.TABLE)
     if table is None:
         return []
@@ -68,7 +68,7 @@ def move(  # noqa: PLR0913 - attributes of a transition
     ends: date | None = None,
     default: float | None = None,
 ) -> Life:
-    """Record a metric's transition to another state in the audit trail; return the new state.
+    """Record a metric's transition to another state in the audit log; return the new state.
 
     Parameters
     ----------

@@ -91,7 +91,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A transition of a metric to another state, from a row of the audit trail.
+    """A transition of a metric to another state, from a row of the audit log.
 
     Attributes
     ----------

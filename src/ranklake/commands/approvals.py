@@ -97,7 +97,7 @@ def tell_mode(lake: Lake) -> None:
 
 Naming = Callable[[str], str]
 """Adds the option for one's name to a command line (`ApprovalsSection.by_somebody`)."""
-_BY: Final = "Who approves; kept in the audit trail. Where approvals are signed, the key tells."
+_BY: Final = "Who approves; kept in the audit log. Where approvals are signed, the key tells."
 _ALONE: Final = "Let its author approve it, too; not where approvals are signed."
 
 
@@ -134,7 +134,7 @@ def approval_command(
     @click.argument("name", metavar=metavar)
     @lake_option
     @click.option("--by", metavar="NAME", help=_BY)
-    @click.option("--reason", metavar="TEXT", help="Why; kept in the audit trail.")
+    @click.option("--reason", metavar="TEXT", help="Why; kept in the audit log.")
     @click.option("--single-operator", is_flag=True, help=_ALONE)
     @signing_options
     @json_option
@@ -201,7 +201,7 @@ def show(context: Context, *, as_json: bool) -> None:
             {**mode_facts(lake), "said": recorded_mode, "expires_h": section.expires_h, "tiers": tiers, "keys": keys}
         )
         return
-    tell(f"approvals are {section.mode}; the audit trail says {recorded_mode}; good for {section.expires_h} hours")
+    tell(f"approvals are {section.mode}; the audit log says {recorded_mode}; good for {section.expires_h} hours")
     for tier in tiers:
         tell(f"tier {tier.name}: {_in_words(tier)}")
     for signer in signers:
@@ -213,13 +213,13 @@ def show(context: Context, *, as_json: bool) -> None:
 
 @approvals.command("downgrade")
 @click.option("--by", metavar="NAME", help="Who declares it; if keys are configured, the signing key decides.")
-@click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit trail.")
+@click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit log.")
 @lake_option
 @signing_options
 @json_option
 @with_context
 def lower(context: Context, by: str | None, reason: str, *, signature_options: SigningOptions, as_json: bool) -> None:
-    """Record in the audit trail that names are no longer checked, before you remove the keys from the configuration.
+    """Record in the audit log that names are no longer checked, before you remove the keys from the configuration.
 
     Signed while the keys are still configured, it is a note in 'ranklake audit verify'; unsigned, a fault for good.
     """

@@ -57,7 +57,7 @@ UNSEEN: Final = "-"
 
 @click.group(cls=Group)
 def audit() -> None:
-    """Read and verify the audit trail."""
+    """Read and verify the audit log."""
 
 
 @audit.command()
@@ -66,7 +66,7 @@ def audit() -> None:
 @json_option
 @with_context
 def verify(context: Context, since: str | None, *, as_json: bool) -> int:
-    """Verify that no row of the trail was altered, removed, inserted, or cut off at the end.
+    """Verify that no row of the audit log was altered, removed, inserted, or cut off at the end.
 
     Compares the end with the head records in the lake and, if [audit] witness is configured, with those there. Verifies
     the signatures of all approvals, by the keys of [approvals] allowed_signers, and that each was sufficient and in
@@ -124,13 +124,13 @@ def _tell_anchors(status: AnchorStatus) -> None:
 @lake_option
 @with_context
 def anchor(context: Context, by: str | None, key: str) -> None:
-    """Sign the head of the trail with an SSH key, and write the signature to the witness.
+    """Sign the head of the audit log with an SSH key, and write the signature to the witness.
 
     Somebody who can write to the lake and the witness can forge a trail, but cannot sign it. `ranklake audit verify`
-    compares the trail with all signed heads.
+    compares the audit log with all signed heads.
     """
     result = sign_head(context.open_lake(), by, key)
-    tell(f"the audit trail of {result.rows:,} rows is anchored")
+    tell(f"the audit log of {result.rows:,} rows is anchored")
 
 
 def _first_row(tables: Tables, since: str | None) -> int:
@@ -152,26 +152,26 @@ def _count_text(examined: ExaminationResult) -> str:
 def proof_lines(proof: Proof) -> list[str]:
     """Return a trail's state as lines."""
     if not proof.whole:
-        return [f"the audit trail is broken: {proof.why}"]
-    lost = [f"rows {first} to {last} of the audit trail are lost, and a row says so" for first, last in proof.lost]
+        return [f"the audit log is broken: {proof.why}"]
+    lost = [f"rows {first} to {last} of the audit log are lost, and a row says so" for first, last in proof.lost]
     return [
-        f"the audit trail is whole: {counted(proof.rows, 'row')}" if proof.rows else "the audit trail is empty",
+        f"the audit log is whole: {counted(proof.rows, 'row')}" if proof.rows else "the audit log is empty",
         *lost,
     ]
 
 
 @audit.command()
 @lake_option
-@click.option("--by", metavar="NAME", required=True, help="Who continues the trail; recorded in it.")
-@click.option("--reason", metavar="TEXT", required=True, help="What was found; recorded in the trail.")
+@click.option("--by", metavar="NAME", required=True, help="Who continues the audit log; recorded in it.")
+@click.option("--reason", metavar="TEXT", required=True, help="What was found; recorded in the audit log.")
 @with_context
 def resume(context: Context, by: str, reason: str) -> None:
-    """Continue the trail after rows that were cut off and cannot be restored.
+    """Continue the audit log after rows that were cut off and cannot be restored.
 
     The loss stays visible: the next row says how many rows are missing, and every proof repeats it.
     """
     number = resume_trail(context.open_lake(), by, reason)
-    tell(f"the audit trail goes on at row {number}, which says what is lost")
+    tell(f"the audit log goes on at row {number}, which says what is lost")
 
 
 @audit.command()
@@ -185,14 +185,14 @@ def export(context: Context, form: str, action: str | None, since: str | None, r
     """Print rows for another system, one per line: as JSON, or as CEF for a SIEM.
 
     Lines contain actors and reasons, which are personal data. With --role, rows are as the role sees them. The export
-    itself is recorded in the trail.
+    itself is recorded in the audit log.
     """
     lake = context.open_lake()
     rows = _rows(context, lake, since, action, role)
     try:
         _note_export(lake, rows, form, role)
     except RanklakeError as error:  # a broken trail can be exported, too; and some users may read but not write
-        tell(f"the trail does not say that it was exported: {error}", err=True)
+        tell(f"the audit log does not say that it was exported: {error}", err=True)
     for row in rows:
         click.echo(FORMS[form](row))  # noqa: TID251 - a document, as it is
 
@@ -232,7 +232,7 @@ def _note_export(lake: Lake, rows: list[dict[str, Any]], form: str, role: str | 
 def _rows(
     context: Context, lake: Lake, since: str | None, action: str | None, role: str | None
 ) -> list[dict[str, Any]]:
-    """Return rows of the trail with all columns; for a role, as it sees them, with NULL for hidden values."""
+    """Return rows of the audit log with all columns; for a role, as it sees them, with NULL for hidden values."""
     seen_by = noted_role_of(context, lake, role)
     if seen_by is None:
         rows = trail_table(lake.tables, delta_table(lake.store, TABLE), _first_row(lake.tables, since)).to_pylist()
@@ -268,7 +268,7 @@ def show(context: Context, action: str | None, since: str | None, role: str | No
         show_json([{**row, "ts": iso(row["ts"]), "date": iso(row["date"])} for row in rows])
         return
     if not rows:
-        tell("the audit trail is empty")
+        tell("the audit log is empty")
     is_signed = lake.config.approvals.mode == SIGNED
     for row in rows:
         who = f"{_cell_text(row['actor'])}{' (not signed)' if is_signed and _is_unproven(row) else ''}"

@@ -81,7 +81,7 @@ def _dates(names: tuple[str, ...]) -> str:
 @click.command()
 @click.argument("name", metavar="SEGMENT|STREAM")
 @lake_option
-@click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit trail.")
+@click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit log.")
 @click.option("--by", metavar="NAME", help="Who does it; default: the account that runs this.")
 @json_option
 @with_context
@@ -112,7 +112,7 @@ def renumber(context: Context, run: str, by: str | None, *, as_json: bool) -> in
     """Split a RUN that was recorded again under one name into attempts, so that no step is stored twice.
 
     Rows of later starts get the attempt numbers after the highest one, in all tables; ranks of one start stay
-    together. Derived tables follow with the next 'ranklake rollup'. The audit trail records it. If the command is
+    together. Derived tables follow with the next 'ranklake rollup'. The audit log records it. If the command is
     killed, the next one that changes the lake finishes it.
 
     Exits 1 if a step is still stored twice because one process numbered its steps again: attempts cannot separate

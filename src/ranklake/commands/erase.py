@@ -124,7 +124,7 @@ def with_subject(command: Command) -> Command:
 @with_subject
 @lake_option
 @optional_spool("Spool to look into; default: the configured one.")
-@click.option("--by", metavar="NAME", help="Who proposes, and therefore may not approve; recorded in the audit trail.")
+@click.option("--by", metavar="NAME", help="Who proposes, and therefore may not approve; recorded in the audit log.")
 @signing_options
 @json_option
 @with_context
@@ -330,7 +330,7 @@ def verify(
     """Verify a certificate, with or without the lake: digest, items, approvals, and that the last search found nothing.
 
     An allowed-signers file verifies signatures, VALUEs (or -, or --run) the subject, and --with-lake the entry in the
-    audit trail and that the erased files are gone. Exits 1 if anything is wrong.
+    audit log and that the erased files are gone. Exits 1 if anything is wrong.
     """
     raw = file.read_bytes()
     document = Certificate.parse(raw, str(file))

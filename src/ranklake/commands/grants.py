@@ -59,7 +59,7 @@ class FutureTime(click.ParamType[datetime]):
 @click.option(
     "--until", type=FutureTime(), metavar="TIME", required=True, help="End of the grant: 30d, 8h, a date, a time (UTC)."
 )
-@click.option("--reason", metavar="TEXT", required=True, help="Reason; recorded in the audit trail.")
+@click.option("--reason", metavar="TEXT", required=True, help="Reason; recorded in the audit log.")
 @click.option(
     "--by", metavar="NAME", help="Who asks, and therefore may not approve; default: the account that runs this."
 )
@@ -167,7 +167,7 @@ grants.add_command(
 @grants.command()
 @click.argument("name", metavar="[GRANT]", required=False)
 @click.option("--by", metavar="NAME", help="Who reviewed it; default: the account that runs this.")
-@click.option("--reason", metavar="TEXT", help="What was found; kept in the audit trail.")
+@click.option("--reason", metavar="TEXT", help="What was found; kept in the audit log.")
 @lake_option
 @signing_options
 @json_option
@@ -223,7 +223,7 @@ def _line(access: Access) -> tuple[str, ...]:
 
 @click.command()
 @click.argument("name", metavar="GRANT")
-@click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit trail.")
+@click.option("--reason", metavar="TEXT", required=True, help="Why; kept in the audit log.")
 @click.option("--by", metavar="NAME", help="Who does it; default: the account that runs this.")
 @lake_option
 @json_option

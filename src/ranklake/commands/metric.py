@@ -79,9 +79,9 @@ def request_signal(
 
 _DAY = click.DateTime(["%Y-%m-%d"])
 _by = click.option(
-    "--by", metavar="NAME", default=getpass.getuser, help="Who does it, for the audit trail; default: your login name."
+    "--by", metavar="NAME", default=getpass.getuser, help="Who does it, for the audit log; default: your login name."
 )
-_reason = click.option("--reason", metavar="TEXT", help="Why; recorded in the audit trail.")
+_reason = click.option("--reason", metavar="TEXT", help="Why; recorded in the audit log.")
 
 
 def _metric_options(command: Callable[..., None]) -> Callable[..., None]:

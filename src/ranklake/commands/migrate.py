@@ -117,9 +117,9 @@ def _lines(text: str) -> list[str]:
     return [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
 
-_by = click.option("--by", metavar="NAME", help="Who does it, for the audit trail; default: your login name.")
+_by = click.option("--by", metavar="NAME", help="Who does it, for the audit log; default: your login name.")
 _alone = click.option(
-    "--single-operator", is_flag=True, help="Let one person approve and apply; recorded in the trail."
+    "--single-operator", is_flag=True, help="Let one person approve and apply; recorded in the audit log."
 )
 
 
@@ -178,7 +178,7 @@ def plan(context: Context, table: str | None, *, as_json: bool) -> int:
 @click.argument("proposal")
 @_by
 @_alone
-@click.option("--reason", help="Reason, for the audit trail.")
+@click.option("--reason", help="Reason, for the audit log.")
 @lake_option
 @contracts_option
 @signing_options

@@ -103,7 +103,7 @@ new_option = click.option(
     "--new",
     "is_new",
     is_flag=True,
-    help="Make a new lake although there was one: without the former's holds, audit trail and deletions.",
+    help="Make a new lake although there was one: without the former's holds, audit log and deletions.",
 )
 dask_option = overriding(
     "--dask",

@@ -108,19 +108,19 @@ def run(context: Context, incidents: tuple[str, ...], *, is_applied: bool, again
 
 
 @playbooks.command("stop")
-@click.option("--why", required=True, metavar="TEXT", help="Why; kept in the audit trail.")
+@click.option("--why", required=True, metavar="TEXT", help="Why; kept in the audit log.")
 @lake_option
 @with_context
 def stop(context: Context, *, why: str) -> None:
     """Stop all playbooks on this lake, on every machine; checked before each step that acts."""
     lake = context.open_lake()
-    is_new = lake.put_if_absent(STOPPED, " ".join(why.split()).encode())  # stop first: writing the trail may fail
+    is_new = lake.put_if_absent(STOPPED, " ".join(why.split()).encode())  # stop first: writing the audit log may fail
     record(lake, account(lake), "playbook.stop", STOPPED, why)
     tell("playbooks are stopped" if is_new else "playbooks were stopped before")
 
 
 @playbooks.command("resume")
-@click.option("--why", required=True, metavar="TEXT", help="Why; kept in the audit trail.")
+@click.option("--why", required=True, metavar="TEXT", help="Why; kept in the audit log.")
 @lake_option
 @with_context
 def resume(context: Context, *, why: str) -> None:

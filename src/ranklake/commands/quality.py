@@ -35,7 +35,7 @@ _by = click.option(
 _alone = click.option(
     "--single-operator",
     is_flag=True,
-    help="Let one person propose and approve; recorded in the trail. Not if approvals are signed.",
+    help="Let one person propose and approve; recorded in the audit log. Not if approvals are signed.",
 )
 
 

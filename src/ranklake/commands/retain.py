@@ -46,9 +46,9 @@ from ranklake.views.words import size_text
 @click.command("cancel")
 @click.argument("name", metavar="PLAN")
 @lake_option
-@click.option("--by", metavar="NAME", help="Who cancels it; kept in the audit trail.")
+@click.option("--by", metavar="NAME", help="Who cancels it; kept in the audit log.")
 @click.option("--approve", "approves", is_flag=True, help="Approve what another person proposed to cancel.")
-@click.option("--reason", metavar="TEXT", help="Why it is approved; kept in the audit trail.")
+@click.option("--reason", metavar="TEXT", help="Why it is approved; kept in the audit log.")
 @signing_options
 @json_option
 @with_context
@@ -144,7 +144,7 @@ for _command in (approve, archives, cancel_, cost, explain, hold, holds, lint, n
 @retain.command()
 @lake_option
 @click.option("--as-of", metavar="DATE", help="Day to plan for, such as 2026-12-31; default: today (UTC).")
-@click.option("--by", metavar="NAME", help="Who plans, and therefore may not approve; recorded in the audit trail.")
+@click.option("--by", metavar="NAME", help="Who plans, and therefore may not approve; recorded in the audit log.")
 @signing_options
 @json_option
 @with_context

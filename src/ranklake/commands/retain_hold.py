@@ -37,7 +37,7 @@ def release() -> None:
 
 @release.command()
 @click.argument("hold")
-@click.option("--by", metavar="NAME", help="Who proposes, and therefore may not approve; recorded in the audit trail.")
+@click.option("--by", metavar="NAME", help="Who proposes, and therefore may not approve; recorded in the audit log.")
 @signing_options
 @lake_option
 @json_option
@@ -84,7 +84,7 @@ _INCIDENT = "incident="
     help="Data to hold, such as run=r1, table=logs, team=vision, date=2026-03-01..2026-03-31. All keys must match. "
     "Or incident=TABLE/CHECK alone: all evidence of a quality incident.",
 )
-@click.option("--reason", required=True, metavar="TEXT", help="Reason; recorded in the audit trail.")
+@click.option("--reason", required=True, metavar="TEXT", help="Reason; recorded in the audit log.")
 @click.option("--until", required=True, metavar="DATE", help="First day after the hold.")
 @click.option("--by", metavar="NAME", help="Who sets it; default: the account that runs this.")
 @click.option(
@@ -130,7 +130,7 @@ def hold(
     tell(hold_line(result))
     tell(f"it protects {counted(rows, 'row')} stored now")
     for item in begun:
-        row = f"row {item.row} of the audit trail"
+        row = f"row {item.row} of the audit log"
         tell(f"{item.proposal} had begun before the hold ({row}): the hold does not cover its data", err=True)
     tell_mode(lake)
 

@@ -109,8 +109,8 @@ def rehydrate() -> None:
 @click.option("--from", "first", required=True, metavar="DATE", help="First date to restore.")
 @click.option("--to", "last", required=True, metavar="DATE", help="Last date to restore.")
 @click.option("--until", required=True, metavar="DATE", help="First day without the rows.")
-@click.option("--reason", metavar="TEXT", help="Reason; recorded in the audit trail.")
-@click.option("--by", metavar="NAME", help="Who proposes, and so may not approve; kept in the audit trail.")
+@click.option("--reason", metavar="TEXT", help="Reason; recorded in the audit log.")
+@click.option("--by", metavar="NAME", help="Who proposes, and so may not approve; kept in the audit log.")
 @signing_options
 @lake_option
 @json_option

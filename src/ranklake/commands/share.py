@@ -49,7 +49,7 @@ def handed_out(ends: str) -> Callable[[Command], Command]:
     """Declare ``--to``, ``--until``, ``--endpoint`` and ``--by``; `ends` are examples for the help."""
     options = (
         click.option(
-            "--to", metavar="NAME", required=True, callback=_name, help="Recipient; recorded in the audit trail."
+            "--to", metavar="NAME", required=True, callback=_name, help="Recipient; recorded in the audit log."
         ),
         click.option(
             "--until",
@@ -74,7 +74,7 @@ def handed_out(ends: str) -> Callable[[Command], Command]:
 
 
 def _name(_context: click.Context, _option: click.Parameter, to: str) -> str:
-    """Return the recipient, as the audit trail names people."""
+    """Return the recipient, as the audit log names people."""
     name = " ".join(to.split())
     if not NAME.fullmatch(name):
         raise RanklakeError("nobody gets it", where="--to", hint="name an account, a person or a team, without #")
@@ -292,8 +292,8 @@ _EXAMPLE = "Example: ranklake share data-scientist --to s3://telemetry-shares"
 )
 @click.option("--all", "every", is_flag=True, help="Update all shares, and delete those of removed roles.")
 @click.option("--drop", "dropping", is_flag=True, help="Delete the copies of ROLE: at --to, or everywhere.")
-@click.option("--reason", metavar="TEXT", help="Reason for the deletion; recorded in the audit trail.")
-@click.option("--by", metavar="NAME", help="Who does it, for the audit trail; default: the account that runs this.")
+@click.option("--reason", metavar="TEXT", help="Reason for the deletion; recorded in the audit log.")
+@click.option("--by", metavar="NAME", help="Who does it, for the audit log; default: the account that runs this.")
 @lake_option
 @dask_option
 @json_option

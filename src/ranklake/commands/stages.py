@@ -179,7 +179,7 @@ def upkeep(context: Context, grace_hours: int, *, dry_run: bool, scrub: bool, as
     Also deletes bytes of retention plans whose grace period is over, and restored archived rows whose last day has
     passed. Changes no row. Run it at least once a day; ingest and queries may run meanwhile. If it is killed, the next
     run continues. It verifies the files that it merges, or all with --scrub (weekly, for example). Signs the head of
-    the audit trail if [audit] anchor_every_h is set. Exits 1 if data files are damaged, or if signing fails.
+    the audit log if [audit] anchor_every_h is set. Exits 1 if data files are damaged, or if signing fails.
     """
     lake = context.open_lake()
     grace = timedelta(hours=grace_hours)
@@ -197,7 +197,7 @@ def upkeep(context: Context, grace_hours: int, *, dry_run: bool, scrub: bool, as
         _print_upkeep(result, purged, expired, "would be " if dry_run else "")
     tell_damaged(result.damaged)
     if result.anchor_fault:
-        tell(f"the audit trail was not anchored: {result.anchor_fault}", err=True)
+        tell(f"the audit log was not anchored: {result.anchor_fault}", err=True)
     return 1 if result.damaged or result.anchor_fault else 0
 
 
@@ -215,7 +215,7 @@ def _print_upkeep(done: UpkeepResult, purged: PurgeResult, expired: list[str], w
     lines += [(True, line) for line in purged.left]
     lines += [(True, f"{name} keeps what it took: {reason}") for name, reason in purged.waiting]
     if done.anchored is not None:
-        lines.append((True, f"audit trail of {done.anchored:,} rows anchored"))
+        lines.append((True, f"audit log of {done.anchored:,} rows anchored"))
     if done.scrubbed is not None:
         scrub = done.scrubbed
         line = f"{scrub.files:,} files, {scrub.size_bytes:,} bytes scrubbed: {len(scrub.damaged):,} damaged"

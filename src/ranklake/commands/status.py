@@ -37,7 +37,7 @@ def status(context: Context, *, of_ranks: bool, as_json: bool) -> int:
     """Verify that every recorded row is stored, quarantined, sampled out, counted as a gap, or in flight.
 
     Names the ranks of the last two days' runs that are silent, missing or hung. Exits 1 if a table has lost its log, or
-    its row counts do not balance, a segment in quarantine could not be read, the audit trail is broken, a removal of
+    its row counts do not balance, a segment in quarantine could not be read, the audit log is broken, a removal of
     rows lacks its plan, its approval or its audit rows, or the next plan is refused.
 
     Also lists failing checks, altered artifacts, runs with lost rows, failed scheduled runs, overdue backups, and

@@ -51,7 +51,7 @@ def verify_artifact(  # noqa: PLR0913 - its options
 ) -> int:
     """Hash artifacts again and compare them with the digests recorded when they were made.
 
-    The audit trail records what was verified, and the result. A recorded location is opened only if it is given here,
+    The audit log records what was verified, and the result. A recorded location is opened only if it is given here,
     lies in the lake or the spool, or is allowed by [artifacts] allow in ranklake.toml. Exits 1 if the bytes differ, are
     missing, or were not hashed when recorded, or if no artifact may be opened. With --all each call starts with the
     longest unverified, so that scheduled or interrupted calls reach all of them.
@@ -73,7 +73,7 @@ def verify_artifact(  # noqa: PLR0913 - its options
             DeltaError,
             OSError,
         ) as error:  # the results are valid: the user may lack the right to write to the lake
-            tell(f"ranklake: the audit trail has no row of it: {type(error).__name__}: {error}", err=True)
+            tell(f"ranklake: the audit log has no row of it: {type(error).__name__}: {error}", err=True)
 
     if artifact is None:
         rows = longest_unverified(lake, run)

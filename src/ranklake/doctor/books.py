@@ -92,7 +92,7 @@ SOON: Final = timedelta(days=14)
 """Keys that expire within this time are reported."""
 
 RECENT: Final = timedelta(days=2)
-"""Age up to which each round of alerts verifies rows of the audit trail."""
+"""Age up to which each round of alerts verifies rows of the audit log."""
 
 COMMITS: Final = 500
 """Number of the latest commits of each table's log that are checked."""
@@ -159,7 +159,7 @@ def _names(store: "Store", *folder: str) -> list[str]:
 
 
 def audit(patient: Patient) -> Iterator[Finding]:
-    """Check that the audit trail is sound, and that its witness agrees and accepts new heads."""
+    """Check that the audit log is sound, and that its witness agrees and accepts new heads."""
     lake = Context.of(patient.config).open_lake()
     for place in head_records(lake):
         if reason := place.write_obstacle():
@@ -171,7 +171,7 @@ def audit(patient: Patient) -> Iterator[Finding]:
 
 
 def recent_audit(patient: Patient) -> Iterator[Finding]:
-    """Verify the audit trail's latest rows, its count and its heads: cheap enough for each round."""
+    """Verify the audit log's latest rows, its count and its heads: cheap enough for each round."""
     lake = Context.of(patient.config).open_lake()
     yield from _trail(lake, first_row_of(lake.tables, (datetime.now(UTC) - RECENT).date()))
 
@@ -182,7 +182,7 @@ def _trail(lake: "Lake", since: int = 0) -> Iterator[Finding]:
         yield ok(f"whole: {counted(proof.rows, 'row')}")
     else:
         hint = "find out who did it and restore the table from a backup; 'ranklake audit resume' goes on after a loss"
-        yield failed(f"the audit trail is broken: {proof.why}", hint)
+        yield failed(f"the audit log is broken: {proof.why}", hint)
 
 
 def grants(patient: Patient) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Probes of protection and proof: roles, keys, signed heads of the audit trail, placement of tables."""
+"""Probes of protection and proof: roles, keys, signed heads of the audit log, placement of tables."""
 
 import os
 import stat
@@ -102,13 +102,13 @@ _LONG: Final = timedelta(days=7)
 
 
 def anchors(patient: Patient) -> Iterator[Finding]:
-    """Check that the last anchor of the audit trail exists, is recent, and is locked if so configured."""
+    """Check that the last anchor of the audit log exists, is recent, and is locked if so configured."""
     config = patient.config
     if not config.audit.witness:
         yield nothing("no witness is configured, which anchors are written to", "name one by witness under [audit]")
         return
     if config.approvals.mode != SIGNED:
-        yield nothing("no signatures are configured", "docs/approvals.md says how to sign, and anchor the trail")
+        yield nothing("no signatures are configured", "docs/approvals.md says how to sign, and anchor the audit log")
         return
     lake = Context.of(config).open_lake()
     by_hand = "ranklake audit anchor --key PATH, or anchor_every_h under [audit]"
@@ -118,7 +118,7 @@ def anchors(patient: Patient) -> Iterator[Finding]:
         yield failed(f"the witness cannot be reached: {error}", "look after its store, and this account's rights there")
         return
     if last is None:
-        yield warning("the audit trail was never anchored", by_hand)
+        yield warning("the audit log was never anchored", by_hand)
         return
     now, section = datetime.now(UTC), config.audit
     most = timedelta(hours=2 * section.anchor_every_h) if section.anchor_every_h else _LONG

@@ -1,6 +1,6 @@
 """Deprecated, retired and sunset metrics, for notes wherever their values are shown.
 
-the registry, the audit trail ─▶ deprecated, retired, sunset ─┬─ recorded by a run?
+the registry, the audit log ─▶ deprecated, retired, sunset ─┬─ recorded by a run?
 └─ named by a query?
 """
 

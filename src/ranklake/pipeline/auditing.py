@@ -1,10 +1,10 @@
 """Audit rows of stages and commands: plans, deletions, changed settings.
 
-If the trail cannot be written, telemetry continues: stderr gets a warning, and the next round writes the missing rows.
+If the audit log cannot be written, telemetry continues: stderr gets a warning, and the next round writes the rows.
 
-Each plan has a row in the audit trail, written by the round that applied it, or by the next.
+Each plan has a row in the audit log, written by the round that applied it, or by the next.
 
-    ingest_plans after the last plan that the trail has ─▶ those whose kinds write no row themselves ─▶ one commit
+    ingest_plans after the last plan that the audit log has ─▶ those whose kinds write no row themselves ─▶ one commit
 
 Retention, erasures, releases, migrations and other approved plans write their own rows; so does disowning a segment.
 """
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _PLAN_ACTION: Final = "plan."
 """Prefix of the kind of a plan: ``plan.ingest``."""
 PLANS: Final = "plans"
-"""Application id under which the trail's Delta log stores the number of its last plan."""
+"""Application id under which the audit log's Delta log stores the number of its last plan."""
 _KINDS: Final = frozenset(kind.name for kind in (INGEST, COMPACTION, REPLAY, QUARANTINE))
 _DISOWNED: Final = "disowned"
 """Fact of a plan that has its own row for disowned rows."""
@@ -118,7 +118,7 @@ Settings = Mapping[str, Mapping[str, str]]
 
 
 def note_settings(lake: "Lake", by: str, settings: Settings, details: Mapping[str, Any] | None = None) -> list[str]:
-    """Write a row for each kind of settings that changed since the trail's last row; return the kinds.
+    """Write a row for each kind of settings that changed since the audit log's last row; return the kinds.
 
     A row has the former and present value of each changed name, None if missing. The first row has all.
     Raises as `ranklake.lake.audit.trail.record_all`.
@@ -241,4 +241,4 @@ def _try(write: Callable[[], object]) -> None:
     try:
         write()
     except (RanklakeError, OSError, yaml.YAMLError) as error:
-        tell(f"the audit trail could not be written: {error}", err=True)
+        tell(f"the audit log could not be written: {error}", err=True)

@@ -387,7 +387,7 @@ def retention_apply_once(context: Context, *, plan: str, by: str = "") -> dict[s
     Parameters
     ----------
     by
-        Actor for the audit trail; by default the account that runs this. Where approvals are signed, ``[approvals]
+        Actor for the audit log; by default the account that runs this. Where approvals are signed, ``[approvals]
         key`` signs.
 
     Raises the errors of `ranklake.retention.plans.apply.apply`: nothing is removed without an approval in the lake, or

@@ -172,7 +172,7 @@ SECTIONS: Final[Mapping[str, ReportSection]] = MappingProxyType(
             lambda context, lake, _: _governance(context, lake),
         ),
         "compliance": ReportSection(
-            "which role sees which classified column how, grants and their use, keys, the trail, the store",
+            "which role sees which classified column how, grants and their use, keys, the audit log, the store",
             lambda context, lake, _: _compliance(context, lake),
         ),
     }

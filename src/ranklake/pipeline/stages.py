@@ -156,7 +156,7 @@ VERIFY_ARTIFACTS: Final = Stage(
     "Hash recorded artifacts again, those first that wait longest, and compare them with what was recorded.",
     verify_artifacts_once,
     refuse_altered,
-    drives=False,  # it reads for hours, and writes only to the audit trail
+    drives=False,  # it reads for hours, and writes only to the audit log
 )
 BACKUP: Final = Stage(
     "backup",

@@ -1,4 +1,4 @@
-"""Rows of the audit trail as lines for other systems: JSON, and CEF, which SIEMs read."""
+"""Rows of the audit log as lines for other systems: JSON, and CEF, which SIEMs read."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -45,7 +45,7 @@ def test_what_a_spool_has_fed_is_not_made_again(place, command, capsys):
 
 
 def test_a_witness_knows_that_there_was_a_lake(place, capsys):
-    """Where the spool is another, the witness says how long the trail of the lake was."""
+    """Where the spool is another, the witness says how long the audit log of the lake was."""
     (place / "ranklake.toml").write_text(
         f'[lake]\nuri = "lake"\n[spool]\nuri = "spool"\n[audit]\nwitness = "{place}/witness"\n'
     )
@@ -55,7 +55,7 @@ def test_a_witness_knows_that_there_was_a_lake(place, capsys):
     shutil.rmtree(place / "lake")
     capsys.readouterr()
     assert run(["ingest"]) == 2
-    assert "the witness knows 1 rows of its audit trail" in capsys.readouterr().err
+    assert "the witness knows 1 rows of its audit log" in capsys.readouterr().err
     assert run(["ingest", "--new"]) == 0
 
 

@@ -1,4 +1,4 @@
-"""Actions and proposals of playbooks for incidents, read from the audit trail."""
+"""Actions and proposals of playbooks for incidents, read from the audit log."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,7 +28,7 @@ class Action:
     Attributes
     ----------
     seq
-        Number of its first row in the audit trail.
+        Number of its first row in the audit log.
     outcome
         ``proposed``, ``running``, ``done``, ``failed``, ``timed out``, ``not met`` (by a query or checks), ``stopped``
         (by the switch), ``limited`` (by a rate), or ``unknown``.

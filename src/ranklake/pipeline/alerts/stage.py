@@ -96,7 +96,7 @@ def alerts_round(context: Context, *, has_heartbeat: bool = True) -> dict[str, A
 
 
 def pipeline_problems(context: Context, now: datetime) -> Iterator[Problem]:
-    """Yield problems of disks, the Prefect server, stages, deployments, the audit trail, keys and backups.
+    """Yield problems of disks, the Prefect server, stages, deployments, the audit log, keys and backups.
 
     A probe that fails is also a problem. Errors of lake and spool are raised.
     """

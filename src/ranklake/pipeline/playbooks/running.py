@@ -1,4 +1,4 @@
-"""Runs playbooks: plans steps, claims each in the audit trail, runs it, and records its outcome.
+"""Runs playbooks: plans steps, claims each in the audit log, runs it, and records its outcome.
 
     incidents ──matching──▶ steps ──history──▶ due? ──switch, rates──▶ claim (once, by compare-and-swap)
         ──switch, rates again──▶ act ──▶ outcome
@@ -185,7 +185,7 @@ class Runner:
     Attributes
     ----------
     actor
-        Who runs them, for the audit trail.
+        Who runs them, for the audit log.
     per_hour
         Most steps of all playbooks in an hour, including proposals.
     max_age
@@ -244,7 +244,7 @@ class Runner:
     def run(self, states: Iterable[StepState], *, act: bool) -> Iterator[StepState]:
         """Run the steps that are due, or, unless `act`, record them as proposed; yield the new state of each step.
 
-        If a step fails, later steps of its playbook wait. Errors of the audit trail are raised.
+        If a step fails, later steps of its playbook wait. Errors of the audit log are raised.
         """
         failed: set[tuple[str, str]] = set()
         limits: dict[str, str] = {}  # rate limits are queried once per playbook: thousands of incidents may wait
@@ -381,7 +381,7 @@ def _rows(ask: Ask, incident: Incident, query: str) -> int:
 def _perform(
     target: Step | Receiver, state: StepState, checkpoint: Mapping[str, Any], folder: Path, timeout_s: float
 ) -> ProgramResult:
-    """Run a command or post to a webhook. For a receiver with neither, only the audit trail gets a row."""
+    """Run a command or post to a webhook. For a receiver with neither, only the audit log gets a row."""
     facts, step = state.incident.facts, state.match.step
     body = {
         "text": f"{facts['severity']}: {printable(str(facts['title']))}", "playbook": state.match.name,

@@ -83,7 +83,7 @@ _WAITING: Final = (
     Column("next", "Command that goes on.", "next_step"),
 )
 _HOLDS: Final = (
-    Column("hold", "Its name; 'ranklake retain holds' and the audit trail have its reason.", "hold"),
+    Column("hold", "Its name; 'ranklake retain holds' and the audit log have its reason.", "hold"),
     Column("about", "What nothing may take, and until when.", "details", text=_hold_scope),
     Column.moment("since", "When it was set.", "ts"),
 )
@@ -269,7 +269,7 @@ _GRANTS: Final = (
     Column.number("to review", "Unused for long, or taken without approval.", "to_review", "{grant}"),
 )  # fmt: skip
 _ANCHORS: Final = (
-    Column("anchor", "Where heads of the audit trail are kept.", "place"),
+    Column("anchor", "Where heads of the audit log are kept.", "place"),
     Column.number("rows", "That the last head there covers.", "rows", "{row}"),
 )
 _KEYS: Final = (
@@ -320,7 +320,7 @@ _RECORD: Final = (
 )
 
 
-_TRAIL: Final = Measure("rows", "rows of the trail", "{row}", "Of the audit log, which is one chain.")
+_TRAIL: Final = Measure("rows", "rows of the audit log", "{row}", "Of the audit log, which is one chain.")
 
 
 def compliance_section(state: Compliance) -> Section:
@@ -353,7 +353,7 @@ def _compliance_figures(state: Compliance) -> Iterator[Figure]:
     yield from figures("trail", state.trail, [_TRAIL], "'ranklake audit verify' proves it.")
     behind = state.trail.first_row["rows"] - min((anchor["rows"] for anchor in state.anchors), default=0)
     heads = Source("", "", "Each row's head is written down at once; a witness is a place outside the lake.")
-    covered = "Rows of the trail that the oldest last head does not cover."
+    covered = "Rows of the audit log that the oldest last head does not cover."
     yield Figure("rows without anchor", behind, "{row}", covered, heads, "", "warning" if behind else "")
 
 
@@ -367,7 +367,7 @@ def _compliance_tables(state: Compliance) -> Iterator[FactTable]:
          (*_COLUMNS, *roles), ["about"], state.columns, "No table has any.", _STATES),
         ("grants", "Grants and their use", "'ranklake grants review' tells it by grant, with names.",
          _GRANTS, ["role"], state.grants, "There are none.", {}),
-        ("anchors", "Anchors of the audit trail", "Without [audit] witness the heads lie beside the table alone.",
+        ("anchors", "Anchors of the audit log", "Without [audit] witness the heads lie beside the table alone.",
          _ANCHORS, ["place"], state.anchors, "", {}),
         ("keys", "Keys", "References of ranklake.toml, and since when the newest key of each is in use.",
          _KEYS, ["setting"], state.keys, "", {}),
