@@ -1,9 +1,10 @@
 """Detection of repeated keys in a partition, in bounded memory: larger data spill to disk.
 
-Keys rarely repeat. Keys of captured rows end in a counter: slots of a segment, steps of a rank. If rows of the same
-counter (a series) are adjacent, `_Ranges` marks the numbers and keeps the ranges that they fill. Other keys are hashed:
-if all 64-bit hashes differ, all keys differ. `Hashes` does this during the scan of the rows. Only if ranges overlap or
-a hash repeats does `count_repeats` count the keys themselves.
+Keys rarely repeat. Keys of captured rows end in a counter: slots of a segment, steps of a rank. Rows that
+share a counter are a series. If the rows of each series are adjacent, `_Ranges` marks their numbers in a bitmap and
+keeps the ranges of marked numbers. Other keys are hashed: if all 64-bit hashes differ, all keys differ. `Hashes` does
+this during the scan of the rows. Only if ranges overlap or a hash repeats does `count_repeats` count the keys
+themselves.
 """
 
 from contextlib import ExitStack, contextmanager
@@ -69,7 +70,7 @@ class Hashes:
         self._held: list[_Words] = []
         self._folder: Path | None = None
         self._stack = ExitStack()
-        self._is_sure = bool(columns)
+        self._can_tell = bool(columns)
         self._ranges: _Ranges | None = _Ranges(held_bytes // _NUMBER_BYTES)
 
     def __enter__(self) -> Self:
@@ -85,8 +86,8 @@ class Hashes:
 
         Rows with NULL in the key are left out.
         """
-        self._is_sure = self._is_sure and all(_hashable(rows[name].type) for name in self.columns)
-        if not self._is_sure:
+        self._can_tell = self._can_tell and all(_hashable(rows[name].type) for name in self.columns)
+        if not self._can_tell:
             return 0
         keys = rows.select(list(self.columns))
         if any(column.null_count for column in keys.columns):
@@ -112,7 +113,7 @@ class Hashes:
         try:
             self._hold_or_spill(hashes)
         except OSError:  # the disk is full; `count_repeats` reports it
-            self._is_sure = False
+            self._can_tell = False
 
     def _hold_or_spill(self, hashes: _Words) -> None:
         if self._folder is None:
@@ -128,11 +129,11 @@ class Hashes:
         """Return True if all keys differ; False also if that is uncertain."""
         self.end_file()
         if self._ranges is not None:
-            return self._is_sure and self._ranges.distinct()
+            return self._can_tell and self._ranges.distinct()
         if self._folder is None:
-            return self._is_sure and _all_differ(np.concatenate([np.empty(0, np.uint64), *self._held]))
+            return self._can_tell and _all_differ(np.concatenate([np.empty(0, np.uint64), *self._held]))
         files = sorted(self._folder.iterdir())
-        return self._is_sure and all(_all_differ(np.fromfile(file, np.uint64)) for file in files)
+        return self._can_tell and all(_all_differ(np.fromfile(file, np.uint64)) for file in files)
 
 
 class _Ranges:
@@ -147,8 +148,8 @@ class _Ranges:
     def __init__(self, most_rows: int) -> None:
         self._most_rows = most_rows
         self._rows = 0
-        self._heads: list[_Series] = []  # of adjacent rows of one series, not yet marked
-        self._numbers: list[tuple[_Numbers, _Numbers]] = []  # number of rows of each, and the numbers
+        self._held_series: list[_Series] = []  # hash, minimum, maximum of adjacent rows of one series, not yet marked
+        self._numbers: list[tuple[_Numbers, _Numbers]] = []  # for each of them: counts of rows, and their numbers
         self._filled: list[_Series] = []
         self._is_distinct = True
 
@@ -166,12 +167,12 @@ class _Ranges:
         if self._rows + keys.num_rows > self._most_rows and not self.mark():
             return False
         numbers: _Numbers = last.cast(pa.int64()).to_numpy()
-        low, high = (of.reduceat(numbers, heads) for of in (np.minimum, np.maximum))
+        low, high = (reduce.reduceat(numbers, heads) for reduce in (np.minimum, np.maximum))
         first = keys.select(range(len(before))).filter(pa.array(is_head))
         series = _hashes(np.zeros(len(heads), np.uint64), [_words(column) for column in first.columns])
         if low.min() >= _LEAST_SHORT and high.max() <= _MOST_SHORT:
             numbers = numbers.astype(np.int32)
-        self._heads.append((series, low, high))
+        self._held_series.append((series, low, high))
         self._numbers.append((np.diff(heads, append=len(numbers)), numbers))
         self._rows += len(numbers)
         return True
@@ -180,17 +181,17 @@ class _Ranges:
         """Convert the held numbers to ranges. Return False if hashing is cheaper."""
         if not self._rows:
             return True
-        series, low, high = (np.concatenate(of) for of in zip(*self._heads, strict=True))
-        distinct, of = np.unique(series, return_inverse=True)
+        series, low, high = (np.concatenate(parts) for parts in zip(*self._held_series, strict=True))
+        distinct, index = np.unique(series, return_inverse=True)
         least, most = np.full(len(distinct), _MOST), np.full(len(distinct), _LEAST)
-        np.minimum.at(least, of, low)
-        np.maximum.at(most, of, high)
+        np.minimum.at(least, index, low)
+        np.maximum.at(most, index, high)
         sizes = most.view(np.uint64) - least.view(np.uint64)  # size minus one; always fits the type
         if float(sizes.sum(dtype=float)) > 2 * self._rows + _FEW * _FEW:
             return False
         begins = np.append(1, np.cumsum(sizes.astype(np.int64) + 2) + 1)  # with a gap between series
         marked = np.zeros(begins[-1], bool)
-        shift = (begins[:-1] - least)[of]
+        shift = (begins[:-1] - least)[index]
         at = 0
         for counts, numbers in self._numbers:
             marked[numbers + np.repeat(shift[at : at + len(counts)], counts)] = True
@@ -200,23 +201,25 @@ class _Ranges:
         if len(starts) > self._rows // _SPARSE + _FEW or kept + len(starts) > self._most_rows // _SPARSE + _FEW:
             return False
         self._is_distinct &= int(np.count_nonzero(marked)) == self._rows
-        own = np.searchsorted(begins, starts, side="right") - 1
-        self._filled.append((distinct[own], starts - begins[own] + least[own], ends - begins[own] + least[own] - 1))
-        self._heads, self._numbers, self._rows = [], [], 0
+        owner = np.searchsorted(begins, starts, side="right") - 1
+        self._filled.append(
+            (distinct[owner], starts - begins[owner] + least[owner], ends - begins[owner] + least[owner] - 1)
+        )
+        self._held_series, self._numbers, self._rows = [], [], 0
         return True
 
     def distinct(self) -> bool:
         """Return True if all marked keys differ; False also if that is uncertain."""
         if not self._filled or not self._is_distinct:
             return self._is_distinct
-        series, low, high = (np.concatenate(of) for of in zip(*self._filled, strict=True))
+        series, low, high = (np.concatenate(parts) for parts in zip(*self._filled, strict=True))
         order = np.lexsort((low, series))
         series, low, high = series[order], low[order], high[order]
         return not bool(np.any((series[1:] == series[:-1]) & (low[1:] <= high[:-1])))
 
     def hashes(self) -> "Iterator[_Words]":
-        """Yield the hashes of all keys, as `_hashes` computes them. After a repeat, one hash is yielded twice."""
-        for (series, _, _), (counts, numbers) in zip(self._heads, self._numbers, strict=True):
+        """Yield the hashes of all keys, as `_hashes` computes them. If a key repeats, one is yielded twice."""
+        for (series, _, _), (counts, numbers) in zip(self._held_series, self._numbers, strict=True):
             yield _hashes(np.repeat(series, counts), [numbers.astype(np.int64).view(np.uint64)])
         for series, low, high in self._filled:
             lengths = high - low + 1

@@ -100,7 +100,7 @@ SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition at a version of its table, with its files (rows of `lake.delta.live_files.files`)."""
+    """A partition at a version of its table, with its files (rows of `ranklake.lake.tables.live_files.files`)."""
 
     day: date
     version: int

@@ -93,10 +93,10 @@ def _newer(slots: Array, state: tuple[tuple[str, str], ...]) -> dict[str, Array]
     return fields
 
 
-def _sound(slots: Array, state: dict[str, Array], meta: Meta, straight: Sequence[Anchor]) -> Array:
+def _sound(slots: Array, state: dict[str, Array], meta: Meta, anchors: Sequence[Anchor]) -> Array:
     with np.errstate(over="ignore"):
         duration = state["end_ns"] - slots["start_ns"]
-    good: Array = plausible(slots["start_ns"], duration, straight)
+    good: Array = plausible(slots["start_ns"], duration, anchors)
     return good & (state["sequence"] > 0) & np.isin(slots["series"], list(meta.metrics))
 
 
@@ -115,10 +115,10 @@ def _interval_ranges(slots: Array, state: dict[str, Array], finite: Array, meta:
     return check_ranges(slots["series"], minimum, maximum, meta)
 
 
-def interval_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
+def interval_rows(slots: Array, positions: Array, meta: Meta, anchors: Sequence[Anchor]) -> Rows:
     """Return rows of `scalars`, one per interval."""
     state = _newer(slots, INTERVAL_STATE)
-    good = _sound(slots, state, meta, straight)
+    good = _sound(slots, state, meta, anchors)
     good &= (state["count"] > 0) & (state["finite"] >= 0) & (state["finite"] <= state["count"])
     damaged = int(np.count_nonzero(~good))
     slots, positions, state = slots[good], positions[good], _filter_state(state, good)
@@ -145,10 +145,10 @@ def interval_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence
     return Rows(state["end_ns"], positions, columns, damaged).drop(range_check.dropped)
 
 
-def histogram_rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
+def histogram_rows(slots: Array, positions: Array, meta: Meta, anchors: Sequence[Anchor]) -> Rows:
     """Return rows of `distributions`, one per interval."""
     state = _newer(slots, HISTOGRAM_STATE)
-    good = _sound(slots, state, meta, straight)
+    good = _sound(slots, state, meta, anchors)
     good &= (state["scale"] >= _SCALES[0]) & (state["scale"] <= _SCALES[1])
     for name in ("zero_count", "nan_count", "infinite_count"):
         good &= state[name] >= 0
@@ -179,13 +179,13 @@ def histogram_rows(slots: Array, positions: Array, meta: Meta, straight: Sequenc
     return Rows(state["end_ns"], positions, columns, damaged).drop(range_check.dropped)
 
 
-def read_rows(lane: str, raw: bytes, meta: Meta, straight: Sequence[Anchor]) -> Rows:
+def read_rows(lane: str, raw: bytes, meta: Meta, anchors: Sequence[Anchor]) -> Rows:
     """Return the rows of a lane's file. Never raises, for any bytes."""
     if lane not in LAYOUT_OF_LANE:
-        return _frame_rows(meta.contract(lane), raw, straight)
+        return _frame_rows(meta.contract(lane), raw, anchors)
     slots, damaged = _slots_of(lane, raw)
     positions = np.flatnonzero(slots["mark"] == MARK)
-    rows = _SLOT_READERS[LAYOUT_OF_LANE[lane].lane](slots[positions], positions, meta, straight)
+    rows = _SLOT_READERS[LAYOUT_OF_LANE[lane].lane](slots[positions], positions, meta, anchors)
     return replace(rows, damaged=rows.damaged + damaged)
 
 
@@ -199,13 +199,13 @@ def count_rows(lane: str, raw: bytes) -> int:
 def _slots_of(lane: str, raw: bytes) -> tuple[Array, int]:
     """Return a file's slots, and the number of damaged ones."""
     layout = LAYOUT_OF_LANE[lane]
-    if lane.endswith(WRITTEN):
+    if lane.endswith(WRITTEN):  # records that were written one by one, not mapped slots
         return slots_in(raw, layout)
     slots = np.frombuffer(raw, layout.dtype(), len(raw) // layout.slot_bytes)
     return slots, int(np.count_nonzero((slots["mark"] != MARK) & (slots["mark"] != 0)))
 
 
-def arrow_table(rows: Rows, contract: Contract, straight: Sequence[Anchor]) -> pa.Table:
+def arrow_table(rows: Rows, contract: Contract, anchors: Sequence[Anchor]) -> pa.Table:
     """Return the rows in the contract's segment schema, without the columns of the stream's identity (`IDENTITY`).
 
     Rows that an importer refused have no time, and two more columns (`ranklake.segments.segment.REFUSED`).
@@ -215,7 +215,7 @@ def arrow_table(rows: Rows, contract: Contract, straight: Sequence[Anchor]) -> p
     refused = REFUSED in rows.columns
     schema = pa.schema([*(pa.field(field.name, field.type) for field in fields), *_REFUSED] if refused else fields)
     count = len(rows)
-    wall_us = wall_ns(rows.mono_ns, straight) // 1000 if count else rows.mono_ns
+    wall_us = wall_ns(rows.mono_ns, anchors) // 1000 if count else rows.mono_ns
     envelope = {
         "slot": numbers(rows.slots, pa.int32()),
         "ts": numbers(wall_us, schema.field("ts").type, np.ones(count, bool) if refused else None),
@@ -225,8 +225,8 @@ def arrow_table(rows: Rows, contract: Contract, straight: Sequence[Anchor]) -> p
     return pa.table(arrays, schema=schema)
 
 
-def _steps(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
-    good = plausible(slots["start_ns"], slots["duration_ns"], straight)
+def _steps(slots: Array, positions: Array, meta: Meta, anchors: Sequence[Anchor]) -> Rows:
+    good = plausible(slots["start_ns"], slots["duration_ns"], anchors)
     damaged = int(np.count_nonzero(~good))
     slots, positions = slots[good], positions[good]
     columns: Columns = {
@@ -278,8 +278,8 @@ def _values(time: Array, step: Array, value: Array, series: Array, slots: Array,
     return Rows(time, slots, columns, damaged).drop(range_check.dropped)
 
 
-def _scalars(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
-    good = plausible(slots["time_ns"], None, straight) & np.isin(slots["series"], list(meta.metrics))
+def _scalars(slots: Array, positions: Array, meta: Meta, anchors: Sequence[Anchor]) -> Rows:
+    good = plausible(slots["time_ns"], None, anchors) & np.isin(slots["series"], list(meta.metrics))
     valid = slots[good]
     return _values(
         valid["time_ns"],
@@ -292,12 +292,14 @@ def _scalars(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anch
     )
 
 
-def _rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
-    """Return one row per value of each mapping's slot. A row's slot number identifies the value.
+def _rows(slots: Array, positions: Array, meta: Meta, anchors: Sequence[Anchor]) -> Rows:
+    """Return one row for each value of each slot; a slot has the values of one mapping that was logged.
+
+    The slot number of a row is the position of its slot times `ROW_WIDTH`, plus the place of the value.
 
     Rows are sorted by metric, so that equal times and similar values are adjacent and compress better.
     """
-    good = plausible(slots["time_ns"], None, straight)
+    good = plausible(slots["time_ns"], None, anchors)
     damaged = int(np.count_nonzero(~good))
     parts: list[tuple[Array, Array, Array, Array, Array]] = []
     for schema in np.unique(slots["schema"][good]):
@@ -325,8 +327,8 @@ def _rows(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]
     return replace(rows, times_repeat=True)
 
 
-def _spans(slots: Array, positions: Array, meta: Meta, straight: Sequence[Anchor]) -> Rows:
-    good = plausible(slots["start_ns"], slots["duration_ns"], straight) & np.isin(slots["name"], list(meta.spans))
+def _spans(slots: Array, positions: Array, meta: Meta, anchors: Sequence[Anchor]) -> Rows:
+    good = plausible(slots["start_ns"], slots["duration_ns"], anchors) & np.isin(slots["name"], list(meta.spans))
     damaged = int(np.count_nonzero(~good))
     slots, positions = slots[good], positions[good]
     name_numbers = sorted(meta.spans)
@@ -365,7 +367,7 @@ _SLOT_READERS: Final[dict[str, Callable[[Array, Array, Meta, Sequence[Anchor]], 
 }
 
 
-def _frame_rows(contract: Contract, raw: bytes, straight: Sequence[Anchor]) -> Rows:
+def _frame_rows(contract: Contract, raw: bytes, anchors: Sequence[Anchor]) -> Rows:
     """Return the rows of a file of frames: ``s`` is the slot, ``m`` the monotonic time; other keys are columns.
 
     Slots are numbered without holes, so numbers missing below the highest are lost rows.
@@ -377,7 +379,7 @@ def _frame_rows(contract: Contract, raw: bytes, straight: Sequence[Anchor]) -> R
         if isinstance(slot, int) and isinstance(mono, int) and 0 <= slot < 1 << 31 and abs(mono) < 1 << 62:
             by_slot[slot] = frame
     highest = max(by_slot, default=-1)
-    for slot in [slot for slot, frame in by_slot.items() if not plausible(np.array([frame["m"]]), None, straight)[0]]:
+    for slot in [slot for slot, frame in by_slot.items() if not plausible(np.array([frame["m"]]), None, anchors)[0]]:
         del by_slot[slot]
     columns = _columns(by_slot, fields)
     if columns is None:  # a value does not have its column's type: leave such rows out

@@ -40,7 +40,7 @@ class Spans:
     def __init__(self, sink: Sink, progress: Progress, series: Series, lane: AnyLane, trace_id: str | None) -> None:
         self.sink, self.progress, self.series, self.lane = sink, progress, series, lane
         self.common: dict[str, str | int] = {} if trace_id is None else {"trace_id": trace_id}
-        self._step_name: int | None = None
+        self._step_number: int | None = None
         self.next_id = progress.span_ids.__next__
         self.put = partial(lane.put, SPANS.packer.pack_into)
 
@@ -55,14 +55,14 @@ class Spans:
 
     def step_number(self) -> int | None:
         """Return the number of the name of steps' spans, cached; see `number`."""
-        if self._step_name is None:
-            self._step_name = self.number("step", "step")
-        return self._step_name
+        if self._step_number is None:
+            self._step_number = self.number("step", "step")
+        return self._step_number
 
     def locate(self, mesh: Any, axes: dict[str, object]) -> None:  # noqa: ANN401 - torch's, or any value
         """Set the coordinates of all later spans; see `ranklake.capture.Run.coordinates`."""
         coordinates: dict[str, object] = {}
-        self._step_name = None
+        self._step_number = None
         try:
             for name in () if mesh is None else mesh.mesh_dim_names or ():
                 coordinates[name] = mesh.get_local_rank(name)

@@ -85,7 +85,7 @@ class Waits(threading.local):
             batch = fetch()
             self.add(source, Wait(start, now() - start, frame))
         except BaseException:
-            if source != self.feeding:  # batches of the feeding source that were read ahead are still to be used
+            if source != self.feeding:  # steps still use batches that the feeding source read ahead
                 self.leave(source)
             raise
         finally:
@@ -135,6 +135,7 @@ class Waits(threading.local):
         above: Any = step if step is not None else wait.around
         number = ABSENT if step is None else step.number
         parent = ABSENT if above is None else above.span_id
+        # step, span_id, parent_id, bytes, microbatch, sequence, name
         fields = (number, spans.next_id(), parent, ABSENT, -1, 0, name)
         spans.put(wait.start_ns, wait.duration_ns, *fields)
 

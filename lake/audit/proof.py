@@ -1,8 +1,8 @@
 """Verifies that the audit log is intact: its chain, the count in its Delta log, and its heads outside the table.
 
-An export (JSON lines from ``ranklake audit export``) can be verified without a lake. The check finds altered rows, and
-missing rows between others, unless a filter has left them out. An export cannot show whether rows are missing at its
-end. Compare its last digest with a head record or with an anchor.
+An export (JSON lines from ``ranklake audit export``) can be verified without a lake. The check finds
+altered rows. It finds missing rows between others, but cannot tell deleted rows from those that a filter left out. An
+export cannot show whether rows are missing at its end: compare its last digest with a head record or with an anchor.
 """
 
 import json
@@ -76,7 +76,7 @@ def prove(lake: "Lake", since: int = 0) -> Proof:
     """
     records = head_records(lake)
     heads = {record.where: record.last() for record in records}  # read before the table, which must have as many rows
-    start = records[-1].before(since) if since else Head()
+    start = records[-1].before(since) if since else Head()  # the witness's record is the last, if there is a witness
     handle = delta_table(lake.store, TABLE)
     rows = trail_table(lake.tables, handle, start.rows)
     chain = follow_table(rows, start)

@@ -147,7 +147,7 @@ class SubmittedTasks(Generic[Task, Result]):
         return []
 
     def results(self, done: Done = None, lost: Callable[[Task], Result] | None = None) -> list[Result]:
-        """Return results in the order of the tasks; parameters and errors as for `OnDask.run`."""
+        """Return results in the order of the tasks; parameters as for `Workers.run`, errors as for `OnDask.run`."""
         if not self.futures:  # called again after an error
             self.futures = [future for tasks, urgency in self._groups for future in self._submit(tasks, urgency)]
         try:
@@ -194,7 +194,7 @@ def _finished_futures(client: Any, futures: Sequence[Any]) -> Iterator[Any]:  # 
 
 
 def _lost_error() -> ClusterLostError:
-    hint = "look whether the scheduler runs, and run it again: what was done stays done"
+    hint = "check that the scheduler runs, then repeat the command: finished work is kept"
     return ClusterLostError("the Dask scheduler was lost while it had tasks", hint=hint)
 
 

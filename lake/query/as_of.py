@@ -102,7 +102,7 @@ def _at_version(store: "Store", table: str, newest: DeltaTable | None, version: 
 
 
 def _at_time(store: "Store", table: DeltaTable, name: str, time: datetime) -> DeltaTable | None:
-    """Load the version of a handle at a time, by the times in the commits; None if the table was created later.
+    """Load the version that was current at a time, by the times in the commits; None if the table was created later.
 
     delta-rs uses the modification times of the log's files instead. A copy of a lake has other times, and object stores
     only have seconds.
@@ -137,4 +137,6 @@ def _committed_ms(store: "Store", table: str, version: int) -> int | None:
 
 
 def _too_old(table: str, when: str) -> QueryError:
-    return QueryError(f"the log of {table} no longer reaches back to {when}", where="--as-of", hint="ask for later")
+    return QueryError(
+        f"the log of {table} no longer reaches back to {when}", where="--as-of", hint="ask for a later one"
+    )

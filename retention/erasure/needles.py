@@ -19,8 +19,11 @@ WORDS: Final = "0-9A-Za-z"
 """Characters of words, for a character class of a regular expression."""
 NAMES: Final = "0-9A-Za-z._-"
 """Characters of names of runs, for a character class of a regular expression."""
-LEAST: Final = 6
-"""Least length of a value that is searched as a word, and of its base64 spelling. Matching rows may be erased."""
+SHORTEST_WORD: Final = 6
+"""Least length of a value that is searched as a word, and of its base64 spelling.
+
+A shorter one would match other rows, which would be erased, too.
+"""
 _ESCAPES: Final = r"(?<=\\[nrtbfv])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2})"
 """Escapes of JSON and URLs. A letter before a value may be the end of an escape instead of a word."""
 _UNITS: Final[Mapping[str, tuple[bytes, bytes]]] = {
@@ -32,40 +35,42 @@ _UNITS: Final[Mapping[str, tuple[bytes, bytes]]] = {
 """Zero bytes before and after the byte of an ASCII letter, by encoding."""
 
 
-def in_text(texts: Sequence[str], exact: Sequence[bytes], within: str) -> re.Pattern[str]:
+def in_text(texts: Sequence[str], exact: Sequence[bytes], word_letters: str) -> re.Pattern[str]:
     """Return a pattern that matches any spelling in text as a whole word.
 
-    `within` are the characters of words; empty to match everywhere. Spellings in `exact` match everywhere.
+    `word_letters` are the characters of words; empty to match everywhere. Spellings in `exact` match everywhere.
     """
     ordered = sorted(texts, key=len, reverse=True)
-    words = [f"{_lookbehind(text[0], within)}{re.escape(text)}{_lookahead(text[-1], within)}" for text in ordered]
+    words = [
+        f"{_lookbehind(text[0], word_letters)}{re.escape(text)}{_lookahead(text[-1], word_letters)}" for text in ordered
+    ]
     codes = [re.escape(spelling.decode()) for spelling in sorted(exact, key=len, reverse=True)]
     return re.compile("|".join((f"(?i:{'|'.join(words)})", *codes)) if words else "(?!)")
 
 
-def _lookbehind(first: str, within: str) -> str:
-    """Return the condition before a spelling with this first letter: no character of a word, unless an escape ends."""
-    return f"(?:(?<![{within}])|{_ESCAPES})" if _is_of(within, first) else ""
+def _lookbehind(first: str, word_letters: str) -> str:
+    """Return the condition before a spelling: no letter of a word precedes it, or one that ends an escape."""
+    return f"(?:(?<![{word_letters}])|{_ESCAPES})" if _is_word_letter(first, word_letters) else ""
 
 
-def _lookahead(last: str, within: str) -> str:
-    return f"(?![{within}])" if _is_of(within, last) else ""
+def _lookahead(last: str, word_letters: str) -> str:
+    return f"(?![{word_letters}])" if _is_word_letter(last, word_letters) else ""
 
 
-def _is_of(within: str, letter: str) -> bool:
-    return bool(within) and re.match(f"[{within}]", letter, re.IGNORECASE) is not None
+def _is_word_letter(letter: str, word_letters: str) -> bool:
+    return bool(word_letters) and re.match(f"[{word_letters}]", letter, re.IGNORECASE) is not None
 
 
-def bounded_pattern(spelling: bytes, coding: str, within: str) -> re.Pattern[bytes]:
+def bounded_pattern(spelling: bytes, coding: str, word_letters: str) -> re.Pattern[bytes]:
     """Return a pattern that matches a spelling in lower-case bytes as a whole word, in an encoding."""
     front, back = _UNITS.get(coding, (b"", b""))
     ends = (len(front), len(spelling) - 1 - len(back))
     first, last = (spelling[index : index + 1].decode("latin-1") for index in ends)
-    unit = front + f"[{within.lower()}]".encode() + back
-    before = b"(?<!" + unit + b")" if _is_of(within, first) else b""
+    unit = front + f"[{word_letters.lower()}]".encode() + back
+    before = b"(?<!" + unit + b")" if _is_word_letter(first, word_letters) else b""
     if before and not front + back:
         before = b"(?:" + before + b"|" + _ESCAPES.encode() + b")"
-    after = b"(?!" + unit + b")" if _is_of(within, last) else b""
+    after = b"(?!" + unit + b")" if _is_word_letter(last, word_letters) else b""
     return re.compile(before + re.escape(spelling) + after)
 
 
@@ -117,7 +122,7 @@ SHORTEST: Final = 4
 _MASK: Final = "<value>"
 _CODINGS: Final = ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "latin-1")
 _BREAKS: Final = 64
-"""Most bytes of line breaks and indentation in base64 that is found across two pieces of a file."""
+"""Most bytes of line breaks and indentation within base64. Pieces of a file that are searched overlap by as much."""
 _PER_LETTER: Final = 8
 """Most bytes of an escape of a letter, such as ``\\\\u0040``, that is found across two pieces of a file."""
 _CODED: Final = ("utf-8", "utf-16-le")
@@ -141,7 +146,8 @@ class Needles:
     texts
         Spellings in text, for a search that ignores case.
     folded, coded, exact
-        Spellings as bytes: in UTF-8 after `fold`; in other encodings and hex, in lower case; in base64, in its case.
+        Spellings as bytes. `folded`: UTF-8 after `fold`. `coded`: other encodings and hex, in lower case. `exact`:
+        base64, whose case counts.
     plain
         The folded values themselves, for texts whose escapes are resolved.
     text
@@ -174,7 +180,7 @@ class Needles:
         return max(_PER_LETTER * plain, coded + _BREAKS, self.short.longest, sealed)
 
     @cached_property
-    def _digits(self) -> Wanted:
+    def _escape_digits(self) -> Wanted:
         letters = {letter for value in self.plain for letter in equivalent_letters(value.decode())}
         codes = {number for letter in letters for number in (*letter.encode(), ord(letter) & 255)}
         return digit_table(codes)
@@ -200,7 +206,7 @@ class Needles:
         counts += [self._count_spelling(lower, spelling) for spelling in self.coded]
         counts += [joined.count(spelling) for spelling in self.exact]
         beyond_ascii = not all(map(bytes.isascii, self.plain))
-        resolved = map(fold, resolve(lower, self._digits, self.longest, beyond_ascii=beyond_ascii))
+        resolved = map(fold, resolve(lower, self._escape_digits, self.longest, beyond_ascii=beyond_ascii))
         escaped = sum(max(self._count_spelling(part, value) for value in self.plain) for part in resolved)
         return max(*counts, escaped)
 
@@ -209,7 +215,7 @@ class Needles:
         return len(self.edges[spelling].findall(lower)) if count and spelling in self.edges else count
 
     def replace(self, text: str, by: str) -> str:
-        """Return a text with each value replaced; values in escapes, base64 or hex of other forms may remain."""
+        """Return a text with each value replaced. Spellings that are not in `texts` or `exact` may remain."""
         return self.short.replace(self.text.sub(lambda _: by, text), by)
 
     def mask_name(self, name: str) -> str:
@@ -221,12 +227,12 @@ class Needles:
         return _MASK if self._count_clear(rest.encode(errors="replace")) else masked
 
 
-def make_needles(values: Iterable[str], within: str = "", columns: Iterable[str] = ()) -> Needles:
+def make_needles(values: Iterable[str], word_letters: str = "", columns: Iterable[str] = ()) -> Needles:
     """Return search patterns for values.
 
     Parameters
     ----------
-    within
+    word_letters
         Characters of words, such as `WORDS`. A value next to one of them is part of a longer word and does not match.
         By default a value matches everywhere.
     columns
@@ -237,20 +243,20 @@ def make_needles(values: Iterable[str], within: str = "", columns: Iterable[str]
     given = [value.strip() for value in values if value.strip()]
     if not given:
         raise NeedleError("no value to look for", hint="give values as arguments, or one a line on standard input: -")
-    least = LEAST if within == WORDS else SHORTEST
+    least = SHORTEST_WORD if word_letters == WORDS else SHORTEST
     short_values = [value for value in given if len(value) < least]
     short = ShortValues.of(short_values, columns) if short_values else NO_SHORT
     if short_values and not short.columns:
-        if within == NAMES:
+        if word_letters == NAMES:
             flaw = f"the name of the run has fewer than {least} characters, which other data holds by chance"
             raise NeedleError(flaw, hint="it cannot be erased everywhere; retention removes its rows in time")
         hint = f"give at least {least} characters, such as the whole address"
-        if within == WORDS:
+        if word_letters == WORDS:
             hint += (
-                "; of a shorter account name the columns that hold just that, with --column user; or erase the runs, "
+                ". To erase a shorter account name, name the columns that contain nothing else, such as --column user; "
             )
-            hint += "each with 'ranklake erase plan --run RUN'"
-            hint += """: ranklake sql "SELECT run FROM runs WHERE \\"user\\" = 'ACCOUNT'" lists them"""
+            hint += "or erase its runs one by one with 'ranklake erase plan --run RUN'"
+            hint += """, after ranklake sql "SELECT run FROM runs WHERE \\"user\\" = 'ACCOUNT'\""""
         raise NeedleError("a value is so short that it would be found everywhere", hint=hint)
     if any("\ud800" <= letter <= "\udfff" for value in given for letter in value):
         raise NeedleError("a value is no text in UTF-8", hint="write it in UTF-8")
@@ -269,10 +275,10 @@ def make_needles(values: Iterable[str], within: str = "", columns: Iterable[str]
     based = dict.fromkeys(part for value, coding in encodings for part in _base64(value.encode(coding)))
     texts = dict.fromkeys(spelling.lower() for spelling in spellings)
     plain = dict.fromkeys(fold(value.encode()) for value in given)
-    exact = tuple(part for part in based if not within or len(part) >= LEAST)
+    exact = tuple(part for part in based if not word_letters or len(part) >= SHORTEST_WORD)
     codings = coded | dict.fromkeys(folded, "utf-8")
-    edges = {raw: bounded_pattern(raw, coding, within) for raw, coding in codings.items()} if within else {}
-    pattern = in_text(tuple(texts), exact, within)
+    edges = {raw: bounded_pattern(raw, coding, word_letters) for raw, coding in codings.items()} if word_letters else {}
+    pattern = in_text(tuple(texts), exact, word_letters)
     return Needles(tuple(texts), tuple(folded), (*coded, *hexed), exact, tuple(plain), pattern, edges, short=short)
 
 

@@ -72,7 +72,7 @@ def refuse_held_keys(reach: "Reach", subject: "Subject", today: date) -> None:
     ids = [key.id for name in subject.keyed if (key := store.find(name)) is not None]
     if not ids:
         return
-    sealed = replace(subject, needles=make_needles([f"s-{key_id}" for key_id in ids], within=WORDS), run=None)
+    sealed = replace(subject, needles=make_needles([f"s-{key_id}" for key_id in ids], word_letters=WORDS), run=None)
     rows = [
         subject_row
         for contract in lake.contracts().values()

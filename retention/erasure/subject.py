@@ -19,8 +19,8 @@ from ranklake.lake.tables.parquet import append_files
 from ranklake.lake.tables.read import read_some
 from ranklake.lake.tables.tables import latest, refuse_unfit
 from ranklake.retention.erasure.contents import LEFT_WORDS, has_text, rows_holding
-from ranklake.retention.erasure.needles import LEAST, WORDS, Needles, make_needles
 from ranklake.retention.erasure.needles import NAMES as RUN_NAMES
+from ranklake.retention.erasure.needles import SHORTEST_WORD, WORDS, Needles, make_needles
 from ranklake.retention.erasure.search import ARCHIVES, COPIED, COPIES, FOLDER, FileMatches, make_unsealer, search_files
 from ranklake.retention.policies.model import KEPT
 from ranklake.retention.proposals.erasures import NAME_COLUMNS, NAMED, NAMES, ROWS, Item
@@ -90,7 +90,7 @@ class Subject:
         """Description of what counts as the subject's in a file."""
         if self.run is not None:
             return "the name of the run, where no longer name has it as its part, in any bytes"
-        words = f"values of {LEAST} characters and more, as words, in any bytes"
+        words = f"values of {SHORTEST_WORD} characters and more, as words, in any bytes"
         if not self.needles.short.columns:
             return words
         columns = ", ".join(sorted(self.needles.short.columns))
@@ -140,7 +140,7 @@ def subject_under(
     """
     texts = [run] if run is not None else list(values)
     needles = make_needles(
-        texts, within=RUN_NAMES if run is not None else WORDS, columns=() if run is not None else columns
+        texts, word_letters=RUN_NAMES if run is not None else WORDS, columns=() if run is not None else columns
     )
     names = sorted({normalized_name(value) for value in texts if value.strip()})
     where = [f"\0in {name}" for name in sorted(needles.short.columns)]

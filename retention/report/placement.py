@@ -181,7 +181,7 @@ def verdicts(
                     for facts in _checks(demand, place.posture)
                 ]
     order = {DIFFERS: 0, UNKNOWN: 1, MET: 2}
-    return sorted(result, key=lambda place: order[place.state])
+    return sorted(result, key=lambda verdict: order[verdict.state])
 
 
 def _checks(demand: "Demand", place: Posture) -> Iterator[dict[str, str]]:
@@ -200,7 +200,7 @@ def _encryption(place: Posture) -> dict[str, str]:
         return facts | {"found": "off for new objects", "state": DIFFERS, "hint": hint}
     if place.of_object == NONE:
         hint = "copy older objects onto themselves: default encryption holds for new ones alone"
-        return facts | {"found": "off for an object that is there", "state": DIFFERS, "hint": hint}
+        return facts | {"found": "off for an existing object", "state": DIFFERS, "hint": hint}
     if place.by_default is None or place.of_object is None:
         return facts | _unknown_verdict(place)
     return facts | {"found": place.by_default, "state": MET, "hint": ""}
@@ -210,7 +210,7 @@ def _key(demand: "Demand", place: Posture) -> dict[str, str]:
     facts = {"what": "key", "wanted": " or ".join(demand.keys)}
     hint = "name the key in default encryption of the bucket, then copy older objects onto themselves"
     reported = [(place.by_default, place.by_default_key, "new objects")]
-    reported += [] if place.of_object == EMPTY else [(place.of_object, place.of_object_key, "an object that is there")]
+    reported += [] if place.of_object == EMPTY else [(place.of_object, place.of_object_key, "an existing object")]
     doubts = []
     for algorithm, key, noun in reported:
         if algorithm is None:
@@ -221,7 +221,7 @@ def _key(demand: "Demand", place: Posture) -> dict[str, str]:
         elif (is_accepted := matches_key(key, demand.keys)) is False:
             return facts | {"found": f"{key} for {noun}", "state": DIFFERS, "hint": hint}
         elif is_accepted is None:
-            doubts.append(f"{key} may stand for it, and an alias cannot be told from here")
+            doubts.append(f"{key} may be an alias of such a key, which cannot be resolved from here")
     if doubts:
         return facts | _unknown_verdict(place, "; ".join(dict.fromkeys(doubts)))
     return facts | {"found": str(place.by_default_key), "state": MET, "hint": ""}
@@ -233,7 +233,7 @@ def _region(demand: "Demand", place: Posture) -> dict[str, str]:
         return facts | _unknown_verdict(place)
     if place.region in demand.regions:
         return facts | {"found": place.region, "state": MET, "hint": ""}
-    hint = "copy it into a bucket there, and name that; or take the tables out of the demand, with whoever made it"
+    hint = "copy the data into a bucket of such a region, and configure that; or have the demand exclude these tables"
     return facts | {"found": place.region, "state": DIFFERS, "hint": hint}
 
 

@@ -240,7 +240,7 @@ def test_a_damaged_state_is_no_reason_for_silence(lake):
     number = load_state(lake.store).number
     Path(lake.uri, f"alerts/{number:010d}.json").write_text("{")
     run_round(lake, file_of(), NOON + 2 * MINUTE, send)
-    damaged = "pipeline/what was sent of alerts cannot be read"
+    damaged = "pipeline/records of sent alerts cannot be read"
     assert sorted(send.messages) == sorted([([key], []), ([damaged], []), ([key], [])])
     assert load_state(lake.store).number > number
 
@@ -290,7 +290,7 @@ def test_a_damaged_state_is_told_and_the_one_before_it_goes_on(lake, damage):
     replace_incidents(lake, [hang()])
     del send.messages[:]
     run_round(lake, file_of(), NOON + 5 * MINUTE, send)
-    own = "pipeline/what was sent of alerts cannot be read"
+    own = "pipeline/records of sent alerts cannot be read"
     assert [own in firing for firing, _ in send.messages].count(True) == 1
     assert all(name in "".join(send.texts) for name in ("alerts/0000000003.json", "alerts/0000000004.json"))
     run_round(lake, file_of(), NOON + 6 * MINUTE, send)

@@ -393,7 +393,7 @@ def test_a_certificate_that_was_altered_does_not_hold(site):
 @given(st.text("ab .-_@\\n%0", max_size=6), st.text("ab .-_@\\n%0", max_size=6))
 def test_a_value_counts_as_a_word_in_texts_and_bytes_alike(before, behind):
     """What stands beside a value tells, in the same way, whether a row goes and whether the search finds it."""
-    needles = make_needles(["ada.lovelace"], within=WORDS)
+    needles = make_needles(["ada.lovelace"], word_letters=WORDS)
     text = f"{before}ada.lovelace{behind}"
     counts = needles.count(text.encode()) > 0
     (mark,) = rows_holding(pa.table({"t": [text]}), needles).to_pylist()

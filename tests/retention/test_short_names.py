@@ -120,6 +120,6 @@ def test_without_a_column_a_short_value_is_refused(site):
 )
 def test_what_counts_in_json(raw, count):
     """The value of a key that is called like the column, escaped or not; no part of a longer one."""
-    needles = make_needles(["bob"], within=WORDS, columns=["user"])
+    needles = make_needles(["bob"], word_letters=WORDS, columns=["user"])
     assert needles.count(raw.encode()) == count
     assert needles.count(needles.replace(raw, "x").encode()) == 0

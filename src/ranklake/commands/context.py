@@ -30,7 +30,7 @@ def role_of(context: Context, lake: Lake, name: str | None) -> Role | None:
 
 
 def noted_role_of(context: Context, lake: Lake, name: str | None) -> Role | None:
-    """Return a role as `named_role` does, and record its use in the query log, for reviews of grants."""
+    """Return a role as `role_of` does, and record its use in the query log, for reviews of grants."""
     result = role_of(context, lake, name)
     query = context.config.query
     if (

@@ -17,8 +17,9 @@ RECORD = "record"
 _HELP = """Write pages about the lake: HTML that opens from a disk or a bucket, without a network.
 
 Without SECTION, writes all. Only pages that changed are written, from what earlier commands computed: run 'ranklake
-pipeline' first. Exits 0 whatever the pages tell; 'ranklake status' and 'ranklake check' are what tell a script. With
---role, writes what the role's own queries would tell, and says which sections are left out.
+pipeline' first. Exits 0 even if the pages report problems, and 1 if a section could not be made. A script learns of
+problems from 'ranklake status' and 'ranklake check'. With --role, writes what the role may see, and says which
+sections are left out.
 
 \b
 Sections:
@@ -46,7 +47,7 @@ how long, and who receives it, as Markdown or, with --json, as JSON.
 @click.option(
     "--role",
     shell_complete=complete_roles,
-    help="Write what this role, of the file that [sql] roles in ranklake.toml names, sees; to a place of its own.",
+    help="Write only what this role may see, to a separate folder. [sql] roles in ranklake.toml names the roles' file.",
 )
 @lake_option
 @json_option
@@ -62,7 +63,10 @@ def report(
     linked = [other for name in sections for other in SECTIONS[name].links_to]
     names = tuple(dict.fromkeys((*sections, *linked))) or tuple(SECTIONS)
     # An empty name is an error: an unset variable in a script must not write the site of everything.
-    seen_by = None if role is None else noted_role_of(context, lake := context.open_lake(), role)
+    seen_by = None
+    if role is not None:
+        lake = context.open_lake()
+        seen_by = noted_role_of(context, lake, role)  # and log the use of the role
     if seen_by is None:
         place = out or context.config.report.out or "report"
         result = report_of(Context.of(context.config, {"report.out": place}), names, run)

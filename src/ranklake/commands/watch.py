@@ -75,8 +75,8 @@ def _updates(watched: RunWatch, every_s: float) -> Iterator[LiveRun]:
 
 
 _MOST_RANKS: Final = 8
-_AXIS: Final = 10
-_PLOT: Final = 64
+_AXIS_COLUMNS: Final = 10
+_PLOT_COLUMNS: Final = 64
 _HEIGHT: Final = 6
 _STATES: Final = {
     "runs": "records",
@@ -150,9 +150,9 @@ def _cells(rank: LiveRank) -> tuple[str, ...]:
 def _plot(title: str, curve: Curve, width: int | None) -> list[str]:
     if not curve:
         return [f"{title}: {UNKNOWN}, none was recorded so far"]
-    columns = _PLOT if width is None else max(min(_PLOT, width - _AXIS - 1), 1)
+    columns = _PLOT_COLUMNS if width is None else max(min(_PLOT_COLUMNS, width - _AXIS_COLUMNS - 1), 1)
     drawn = curve_lines([value for _, value in curve], width=columns, height=_HEIGHT)
-    return [title, *drawn, f"{'':{_AXIS}}step {curve[0][0]:,} to {curve[-1][0]:,}"]
+    return [title, *drawn, f"{'':{_AXIS_COLUMNS}}step {curve[0][0]:,} to {curve[-1][0]:,}"]
 
 
 def _trouble(facts: LiveRun) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Names for completion in the shell and of commands, and words that may come next in a statement.
+"""Completion in the SQL shell and of commands' arguments: names of a lake, and words that may come next.
 
 Only names that the role may see. Independent of terminals.
 """
@@ -31,7 +31,7 @@ _KEYWORDS: Final = (
     *("PARTITION BY", "TRUE", "FALSE", "NULL"),
 )
 _QUOTED: Final = re.compile(r"'(?:[^']|'')*'")
-_OPEN: Final = re.compile(r"(\w*)\s*(?:=|<>|!=|\bLIKE|\bIN\s*\([^()]*)?\s*'([^']*)$", re.IGNORECASE)
+_OPEN_QUOTE: Final = re.compile(r"(\w*)\s*(?:=|<>|!=|\bLIKE|\bIN\s*\([^()]*)?\s*'([^']*)$", re.IGNORECASE)
 _WORD: Final = re.compile(r"(?:(\w+)\.)?(\w*)$")
 _WANTS_TABLE: Final = re.compile(r"\b(?:FROM|JOIN)\s+(?:\w+(?:\s+(?:AS\s+)?\w+)?\s*,\s*)*\w*$", re.IGNORECASE)
 _ALIAS: Final = re.compile(r"\b(?:FROM|JOIN|,)\s*(\w+)\s+(?:AS\s+)?(\w+)", re.IGNORECASE)
@@ -106,7 +106,7 @@ def candidates(before: str, after: str, names: Names, commands: tuple[str, ...])
         yield from _beginning(result[1], names.tables)
     elif result := _COMMAND.fullmatch(before):
         yield from _beginning(result[1], commands)
-    elif result := _OPEN.search(_QUOTED.sub(lambda match: "_" * len(match[0]), before)):
+    elif result := _OPEN_QUOTE.search(_QUOTED.sub(lambda match: "_" * len(match[0]), before)):
         column, begun = result[1].lower(), before[result.start(2) :]
         values = names.metrics if column == "metric" else names.runs
         yield from _beginning(begun, values if column in {"metric", "run"} else (*names.runs, *names.metrics))

@@ -24,8 +24,8 @@ _MOST_RANKS: Final = 16
 _MOST_MADE: Final = 8
 _MOST_LETTERS: Final = 200
 """Most characters of a free text; `--json` has all."""
-_AXIS: Final = 10
-_PLOT: Final = 64
+_AXIS_COLUMNS: Final = 10
+_PLOT_COLUMNS: Final = 64
 _KINDS: Final = ("productive", "init", "checkpoint", "evaluation", "restart", "lost_work", "stall", "unattributed")
 _TROUBLE: Final = frozenset({"warning", "error", "critical", "fatal"})
 
@@ -189,7 +189,7 @@ def _loss(facts: RunFacts, width: int | None) -> list[str]:
     if not facts.loss.rows:
         reason = "no rank logged a finite one" if steps else "no rank logged one"
         return [f"loss        unknown: {facts.loss.reason or reason}", *diverged, ""]
-    columns = _PLOT if width is None else max(min(_PLOT, width - _AXIS), 1)
+    columns = _PLOT_COLUMNS if width is None else max(min(_PLOT_COLUMNS, width - _AXIS_COLUMNS), 1)
     losses = [row["loss"] for row in facts.loss.rows]
     plot = curve_lines([loss for loss in losses if math.isfinite(loss)], width=columns)
     first, last = facts.loss.rows[0]["step"], facts.loss.rows[-1]["step"]

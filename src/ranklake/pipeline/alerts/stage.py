@@ -54,7 +54,7 @@ PROBES: Final = (
 
 
 class AlertsFailedError(FindingsError):
-    """The rules cannot be used, or messages were lost."""
+    """The rules cannot be used, or messages were not delivered. The next round sends these again."""
 
     def __init__(self, done: dict[str, Any]) -> None:
         lost = "; ".join(f"{receiver}: {reason}" for receiver, reason in done["lost"].items())
@@ -63,22 +63,23 @@ class AlertsFailedError(FindingsError):
 
 
 def raise_if_lost(done: dict[str, Any]) -> dict[str, Any]:
-    """Return the result. Raises `AlertsFailedError` if a message was lost, so that the flow ends Failed."""
+    """Return the result. Raises `AlertsFailedError` if a message was not delivered, so that the flow ends Failed."""
     if done.get("fault") or done.get("lost"):
         raise AlertsFailedError(done)
     return done
 
 
 def alerts_once(context: Context) -> dict[str, Any]:
-    """Evaluate the rules once, send due messages, and return the fields of `RoundResult`.
-
-    An invalid file or role becomes a ``fault``: later stages still run.
-    """
+    """Call `alerts_round` with its heartbeat."""
     return alerts_round(context)
 
 
 def alerts_round(context: Context, *, has_heartbeat: bool = True) -> dict[str, Any]:
-    """Do the same as `alerts_once`. `has_heartbeat` is False outside of flows, whose heartbeat would be misleading."""
+    """Evaluate the rules once, send due messages, and return the fields of `RoundResult`.
+
+    An invalid file or role becomes a ``fault``: later stages still run. `has_heartbeat` is False outside of flows,
+    where a heartbeat would claim that the schedule runs.
+    """
     lake, section = context.open_lake(), context.config.alerts
     try:
         file, role = configured_rules(context), _role(context, lake)
@@ -119,7 +120,7 @@ def pipeline_problems(context: Context, now: datetime) -> Iterator[Problem]:
         for finding in wrong
         if not finding.is_known
     )
-    for check in dict.fromkeys(finding.check for finding in findings):  # one signal each: figures change, alerts stay
+    for check in dict.fromkeys(finding.check for finding in findings):  # one signal a check: its figures change
         texts = (f"{finding.what} ({finding.remedy})" for finding in findings if finding.check == check)
         yield Problem(check, f"{check}: {'; '.join(texts)}")
 
@@ -167,7 +168,7 @@ class RoundResult:
     messages
         Number of delivered messages.
     lost
-        Errors of lost messages, by receiver.
+        Errors of messages that were not delivered, by receiver.
     unknown
         Rules that could not be evaluated.
     is_left_to_another
@@ -217,7 +218,7 @@ def run_round(
     stored = load_state(lake.store)
     if stored.claimed_until is not None and now < stored.claimed_until <= now + CLAIM + _SKEW:
         return _left_to_another(stored.state)
-    if stored.is_behind:
+    if stored.is_behind:  # its last file is damaged: the history says what fires
         stored = stored.with_open(open_records(firing(asking(lake)).rows))
     active = frozenset(alert.subject for alert in stored.state.alerts.values())
     current = current_signals(
@@ -246,7 +247,7 @@ def run_round(
 
 def _damages(stored: StoredState) -> Iterator[Problem]:
     if stored.damaged:
-        message = f"what was sent of alerts cannot be read: {', '.join(stored.damaged)}; some may be sent once more"
+        message = f"records of sent alerts cannot be read: {', '.join(stored.damaged)}; some alerts may be sent again"
         yield Problem("alerts", message)
 
 

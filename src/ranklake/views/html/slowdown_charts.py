@@ -1,4 +1,7 @@
-"""Slowdowns of a run: a verdict, bars of parts, workers by stage; the same as tables; and timeline commands."""
+"""Slowdowns of a run: a verdict, bars of parts, workers by stage; the same as tables; and timeline commands.
+
+`s` is a slowdown: step time over ideal step time.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -12,7 +15,8 @@ from ranklake.views.words import percent_text
 
 _MOST: Final = 12
 _MOST_ROWS: Final = 50
-_SEEN: Final = 1.001
+_LEAST_SHOWN: Final = 1.001
+"""Slowdowns up to this one are not drawn."""
 _MOST_COLUMNS: Final = 128
 """Most columns of a map: a column needs a pixel."""
 _LEAST: Final = 0.1
@@ -52,7 +56,7 @@ def slowdown_charts(cause: Cause) -> Iterator[Chart]:
         parts += [(f"dp rank {one}", s) for one, s in slow.by_dp_rank.items()] if dp_ranks > 1 else []
     parts += list(slow.by_kind.items())
     parts = sorted(parts, key=lambda part: -part[1])[:_MOST]
-    parts = [one for one in parts if one[1] > _SEEN] or parts[:1]
+    parts = [one for one in parts if one[1] > _LEAST_SHOWN] or parts[:1]
     words = "Step time if this part alone kept its own durations and all else were ideal, less the ideal step time."
     yield Chart("slowed-parts", "Which parts slow it", words, _bars(parts, stands_out=cause.part != MANY), source)
 
@@ -63,15 +67,15 @@ def slowdown_map(cause: Cause) -> HeatMap | None:
     if slow is None or (len(slow.by_stage) == 1 and len(slow.by_dp_rank) <= _MOST):
         return None
     stages, dp_ranks = sorted(slow.by_stage), sorted(slow.by_dp_rank)
-    of = {(one.stage, one.dp_rank): one.s - 1 for one in slow.by_worker}
+    excess_by_place = {(one.stage, one.dp_rank): one.s - 1 for one in slow.by_worker}
     size = -(-len(dp_ranks) // _MOST_COLUMNS)
     groups = [dp_ranks[place : place + size] for place in range(0, len(dp_ranks), size)]
     values = [
-        max((of[stage, rank] for rank in group if (stage, rank) in of), default=None)
+        max((excess_by_place[stage, rank] for rank in group if (stage, rank) in excess_by_place), default=None)
         for stage in stages
         for group in groups
     ]
-    words = "Slowdown that each rank makes alone: the lower of its stage's and its data-parallel rank's."
+    words = "Slowdown by each rank alone: the smaller of those of its stage and of its data-parallel rank."
     words += f" Each column is {size:,} ranks and shows the slowest." if size > 1 else ""
     return HeatMap(
         name="workers",
@@ -121,7 +125,7 @@ def slowdown_tables(cause: Cause) -> Iterator[FactTable]:
 
 
 def _pace_cells(pace: Pace | None) -> Mapping[str, Any]:
-    """Return the pace of a step as text; empty for a step without time."""
+    """Return the rank and the kind with the most of a step's critical path; None for a step without one."""
     return {"rank": None, "kind": None} if pace is None else {"rank": pace.rank, "kind": pace.kind}
 
 
@@ -140,8 +144,8 @@ _SLOWER: Final = Column(
 )  # fmt: skip
 _ON_PATH: Final = Column.ratio(
     "of the critical path",
-    "Share of the time on the chain of operations, each the last that the next one waited for, that made each step as "
-    "long as it was.",
+    "Share of the critical path of each step: the chain of operations that determined its duration. Each operation is "
+    "the last one that the next one waited for.",
     "path",
 )
 _KIND: Final = Column("kind", "Operations of a step that do the same.", "part")
@@ -156,8 +160,8 @@ _RANKS: Final = (
 _STEPS: Final = (
     Column("step", "Number of the step.", "step"),
     Column("slower than ideal", "Its time over its ideal one, less 1.", "s", "ratio", is_number=True, text=_excess),
-    Column.number("pace set by rank", "That most of the step's critical path is on.", "rank"),
-    Column("in", "Kind of operation that most of the step's critical path is of.", "kind"),
+    Column.number("pace set by rank", "Rank that most of the step's critical path is on.", "rank"),
+    Column("in", "Kind of operation that takes most of the step's critical path.", "kind"),
     Column("timeline", "Writes the spans of all ranks for https://ui.perfetto.dev.", "command"),
 )
 
