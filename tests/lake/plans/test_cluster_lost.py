@@ -54,7 +54,7 @@ def test_a_scheduler_that_is_killed_is_told_and_the_next_run_goes_on():
     port = free_port()
     first = Cluster(port)
     with workers(DaskSection(address=first.address)) as crew:
-        with pytest.raises(ClusterLostError, match=r"scheduler was lost .*run it again") as lost:
+        with pytest.raises(ClusterLostError, match=r"scheduler was lost .*repeat the command") as lost:
             crew.run(partial(os.kill, first.scheduler.pid), [signal.SIGKILL])
         with pytest.raises(ClusterLostError):  # of the same client nothing more comes
             crew.run(abs, [-1])
