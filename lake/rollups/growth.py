@@ -87,7 +87,8 @@ def growth_of(
     Raises `LakeUnreachableError` where a log cannot be read.
     """
     written = {one.output_version for one in was.values() if one.digest != NOTHING}
-    is_ours = all(one.transform_sha256 == rollup.sha256 for one in was.values())
+    tables = {item.table for item in rollup.inputs}
+    is_ours = all(table in tables and one.transform_sha256 == rollup.sha256 for (table, _), one in was.items())
     if not rollup.cut or not is_ours or len(written) != 1 or (version := written.pop()) is None:
         return None
     try:
