@@ -1,21 +1,21 @@
-"""What came since a date of a rollup was computed: only the groups that have new rows are computed again.
+"""Incremental computation of a date: only the groups with rows in new files are computed again.
 
-A rollup that is `cut` has groups of one attempt and one value of a column, such as a step. Where its inputs only got
-files since, and its own rows of the date are as it wrote them, the rows of all other groups stand. The Delta logs tell
-which files came, and digests prove it: the digest of an input partition in lineage plus those of the files that came
-must be its digest now. Merging files changes no digest. An erasure, a quarantine, a migration or a restore does, and
-then the date is computed as a whole.
+A rollup with `Rollup.cut` groups by attempt and by a column, such as the step. If files were only added to its inputs
+since the last computation, and nobody changed its own rows of the date, the rows of all other groups are still right.
+The Delta logs name the added files. Digests prove that nothing else happened: the recorded digest of an input
+partition, extended by the added files, must equal the current digest. Merging files does not change a digest. An
+erasure, a quarantine, a migration or a restore does, and then the whole date is computed.
 
-    lineage ──▶ versions and digests then ──┐
-    Delta logs ──▶ files since then ────────┴─ proved ─▶ groups that they have rows of ──▶ input files of these groups
-                                                              └─▶ rows of these groups, in place of those that stood
+    lineage ──▶ recorded versions and digests ──┐
+    Delta logs ──▶ added files ─────────────────┴─ proof ─▶ groups with rows in them ──▶ input files of these groups
+                                                                └─▶ new rows, which replace the old ones of these groups
 """
 
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.rollups.declaration import replace_table
 from ranklake.lake.rollups.evaluate import Range
-from ranklake.lake.rollups.inputs import NOTHING, Key, Snapshot, day_of
+from ranklake.lake.rollups.inputs import NOTHING, Key, Snapshot, day_of, hours_around
 from ranklake.lake.store.reachability import unreachable
 from ranklake.lake.tables.live_files import extend_digest, plan_of
 from ranklake.lake.tables.read import read_some
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
     from ranklake.lake.store.store import Store
 
 MOST_COMMITS: Final = 64
-"""Commits of a table that are read; after more the date is computed as a whole."""
+"""Most commits of a table that are read. After more commits the whole date is computed."""
 FULL_ROWS: Final = 8192
-"""Rows from which on a file of a rollup stays as it is when rows of other groups come."""
+"""Least rows of a full file. It is kept unless it has rows of the computed groups; smaller files are rewritten."""
 
 Attempt = tuple[str, int]
 """Run and number of the attempt."""
 Groups = dict[Attempt, list[Range]]
-"""Groups by attempt: ranges of the rollup's column `cut`, in order and apart."""
+"""Groups by attempt: sorted ranges of the rollup's column `cut` that do not overlap."""
 
 
 class NewFile(NamedTuple):
-    """A file that came to an input, as the log has it; `stats` are Delta statistics."""
+    """A file that was added to an input, from the Delta log; `stats` are its Delta statistics."""
 
     path: str
     size_bytes: int
@@ -61,7 +61,7 @@ class NewFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Files that came to each input of a date since it was computed; nothing else changed."""
+    """Files that were added to each input of a date since its last computation. Nothing else changed."""
 
     files: Mapping[str, Sequence[NewFile]]
 
@@ -70,54 +70,57 @@ def growth_of(
     store: "Store",
     rollup: "Rollup",
     day: date,
-    was: "Mapping[Key, Recorded]",
-    now: Mapping[Key, str],
+    recorded: "Mapping[Key, Recorded]",
+    digests: Mapping[Key, str],
     inputs: Mapping[str, Snapshot],
     output: Snapshot,
 ) -> Growth | None:
-    """Return what came since a date was computed; None where it must be computed as a whole.
+    """Return the files that were added since a date was computed; None if the whole date must be computed.
 
     Parameters
     ----------
-    was
-        What lineage has of the date.
-    now
-        Digests of its input partitions.
+    recorded
+        Lineage of the date.
+    digests
+        Current digests of its input partitions.
 
-    Raises `LakeUnreachableError` where a log cannot be read.
+    Raises `LakeUnreachableError` if a log cannot be read.
     """
-    written = {one.output_version for one in was.values() if one.digest != NOTHING}
+    output_versions = {entry.output_version for entry in recorded.values() if entry.digest != NOTHING}
     tables = {item.table for item in rollup.inputs}
-    is_ours = all(table in tables and one.transform_sha256 == rollup.sha256 for (table, _), one in was.items())
-    if not rollup.cut or not is_ours or len(written) != 1 or (version := written.pop()) is None:
+    is_same_code = all(
+        table in tables and entry.transform_sha256 == rollup.sha256 for (table, _), entry in recorded.items()
+    )
+    if not rollup.cut or not is_same_code or len(output_versions) != 1 or (version := output_versions.pop()) is None:
         return None
     try:
         if any(change["date"] == day for change in _changes(store, output.table, version, output.version)):
             return None
-        came: dict[str, list[NewFile]] = {}
+        added: dict[str, list[NewFile]] = {}
         for item in rollup.inputs:
-            noted = [one.input_version for key, one in was.items() if key[0] == item.table]
-            since = max((-1 if each is None else each for each in noted), default=-1)
+            versions = [entry.input_version for (table, _), entry in recorded.items() if table == item.table]
+            since = max((-1 if each is None else each for each in versions), default=-1)
             days = set(item.days(day) or ())
             changes = _changes(store, item.table, since, inputs[item.table].version)
             files = [change["file"] for change in changes if change["file"] and change["date"] in days]
-            came[item.table] = [file for file in files if item.reach != "hours" or _is_near(file, day)]
+            added[item.table] = [file for file in files if item.reach != "hours" or _is_near(file, day)]
     except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None  # the log no longer has a commit, or it is another's
+        return None  # a commit was deleted from the log, or is not one of ours
     except OSError as error:
         raise unreachable(store.uri, error, store.storage) from None
-    for key in {*was, *now}:
-        then = was[key].digest if key in was else NOTHING
-        paths = [file.path for file in came[key[0]] if file.date == day_of(key[1])]
-        if extend_digest(then, paths) != extend_digest(now.get(key, NOTHING), ()):
+    for key in {*recorded, *digests}:
+        table, name = key
+        before = recorded[key].digest if key in recorded else NOTHING
+        paths = [file.path for file in added[table] if file.date == day_of(name)]
+        if extend_digest(before, paths) != extend_digest(digests.get(key, NOTHING), ()):
             return None
-    return Growth(came)
+    return Growth(added)
 
 
 def _changes(store: "Store", table: str, since: int, until: int) -> Iterator[dict[str, Any]]:
-    """Yield the date of each file that came or went after a version, and the file if it came; merges are no change.
+    """Yield the date of each file that was added or removed after a version, and the file if it was added.
 
-    Raises `ValueError` for more than `MOST_COMMITS` commits, or fewer than none.
+    Merges are left out. Raises `ValueError` for more than `MOST_COMMITS` commits, or a negative number of them.
     """
     if not 0 <= until - since <= MOST_COMMITS:
         raise ValueError(until - since)
@@ -136,19 +139,19 @@ def _changes(store: "Store", table: str, since: int, until: int) -> Iterator[dic
 
 
 def _is_near(file: NewFile, day: date) -> bool:
-    """Whether a file is of a date, or may have rows of an hour before or after it; as `of_hours` has it."""
+    """Whether a file is of a date, or may have rows of one hour before or after it, like `of_hours`."""
     bounds = [file.stats.get(side, {}).get("ts") for side in ("minValues", "maxValues")]
     if file.date == day or None in bounds:
         return True
-    begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    begin, end = hours_around(day)
     low, high = map(datetime.fromisoformat, bounds)
-    return high >= begin - timedelta(hours=1) and low < begin + timedelta(hours=25)
+    return high >= begin and low < end
 
 
 def groups_of(lake: "Lake", rollup: "Rollup", growth: Growth) -> Groups:
-    """Return the groups that new files have rows of, by their statistics, else by their rows.
+    """Return the groups with rows in the new files, by the statistics of a file or else by its rows.
 
-    Raises `DamagedFileError`, where a file is gone, too.
+    Raises `DamagedFileError`, also for a missing file.
     """
     ranges: dict[Attempt, list[Range]] = defaultdict(list)
     for table, files in growth.files.items():
@@ -156,7 +159,7 @@ def groups_of(lake: "Lake", rollup: "Rollup", growth: Growth) -> Groups:
         for file in files:
             for attempt, extent in _groups_of_file(lake, known, rollup.cut, file):
                 ranges[attempt].append(extent)
-    return {attempt: _apart(extents) for attempt, extents in ranges.items()}
+    return {attempt: _merge_ranges(extents) for attempt, extents in ranges.items()}
 
 
 def _groups_of_file(lake: "Lake", known: "Contract", cut: str, file: NewFile) -> list[tuple[Attempt, Range]]:
@@ -164,8 +167,8 @@ def _groups_of_file(lake: "Lake", known: "Contract", cut: str, file: NewFile) ->
     if file.stats.get("nullCount", {}).get(cut) == file.num_records:
         return []
     names = ("run", "attempt", cut)
-    alone = all(name in low and name in high for name in names) and all(low[name] == high[name] for name in names[:2])
-    if alone:
+    has_bounds = all(name in low and name in high for name in names)
+    if has_bounds and all(low[name] == high[name] for name in names[:2]):  # rows of one attempt
         return [((low["run"], low["attempt"]), (low[cut], high[cut]))]
     live = pa.Table.from_pylist([{name: getattr(file, name) for name in file._fields[:-1]}])
     ((_, rows),) = read_some(lake.tables, known, live, names)
@@ -173,10 +176,10 @@ def _groups_of_file(lake: "Lake", known: "Contract", cut: str, file: NewFile) ->
     return [((row["run"], row["attempt"]), (row[f"{cut}_min"], row[f"{cut}_max"])) for row in rows.to_pylist()]
 
 
-def _apart(ranges: Sequence[Range]) -> list[Range]:
-    """Return ranges without those that overlap, in order.
+def _merge_ranges(ranges: Sequence[Range]) -> list[Range]:
+    """Return sorted ranges, with overlapping ones merged.
 
-    >>> _apart([(5, 9), (1, 3), (3, 4), (9, 12)])
+    >>> _merge_ranges([(5, 9), (1, 3), (3, 4), (9, 12)])
     [(1, 4), (5, 12)]
     """
     result: list[Range] = []
@@ -191,42 +194,41 @@ def _apart(ranges: Sequence[Range]) -> list[Range]:
 def settled_attempts(
     lake: "Lake", rollup: "Rollup", held: Snapshot, day: date, attempts: Collection[Attempt]
 ) -> set[Attempt]:
-    """Return those of some attempts of which a stored row says that they are settled, see `Rollup.settled_by`.
+    """Return the attempts that a stored row of the date shows to be settled; see `Rollup.settled_by`.
 
     Raises `DamagedFileError`.
     """
-    left, settled = set(attempts), set[Attempt]()
+    unsettled, settled = set(attempts), set[Attempt]()
     columns = ["run", "attempt", rollup.settled_by]
     newest = sorted(held.files([day]).to_pylist(), key=lambda row: plan_of(row["path"]) or 0, reverse=True)
     for row in newest:
-        if not left:
+        if not unsettled:
             break
         ((_, rows),) = read_some(lake.tables, rollup.contract, pa.Table.from_pylist([row]), columns)
         pairs = rows.filter(rows[rollup.settled_by].is_valid()).group_by(columns[:2]).aggregate([]).to_pylist()
-        settled |= left & {(pair["run"], pair["attempt"]) for pair in pairs}
-        left -= settled
+        settled |= unsettled & {(pair["run"], pair["attempt"]) for pair in pairs}
+        unsettled -= settled
     return settled
 
 
 def files_of_groups(live: pa.Table, cut: str, groups: Groups) -> pa.Table:
-    """Return those of some files that may have rows of groups, by what the log says of them."""
+    """Return the files that may have rows of these groups, by the bounds in the Delta log."""
     names = [f"{side}.{name}" for name in ("run", cut) for side in ("min", "max")]
     if not live.num_rows or not set(names) <= set(live.column_names):
         return live
-    unknown = np.zeros(live.num_rows, bool)
+    is_wanted = np.zeros(live.num_rows, bool)  # files without bounds are kept
     for name in names:
-        unknown |= live[name].is_null().to_numpy()
+        is_wanted |= live[name].is_null().to_numpy()
     low_run, high_run = (pc.fill_null(live[name].cast(pa.string()), "").to_numpy().astype(str) for name in names[:2])
     low, high = (pc.fill_null(live[name], 0).to_numpy() for name in names[2:])
-    wanted = unknown
     for (run, _), ranges in groups.items():
         first, last = ranges[0][0], ranges[-1][1]
-        wanted = wanted | ((low_run <= run) & (high_run >= run) & (low <= last) & (high >= first))
-    return live.filter(pa.array(wanted))
+        is_wanted |= (low_run <= run) & (high_run >= run) & (low <= last) & (high >= first)
+    return live.filter(pa.array(is_wanted))
 
 
 def keep_groups(ctx: "SessionContext", tables: Collection[str], cut: str, groups: Groups) -> None:
-    """Leave no rows in a session's tables but those of some groups."""
+    """Restrict tables of a session to the rows of these groups."""
     flat = [(*attempt, *one) for attempt, ranges in groups.items() for one in ranges]
     columns = zip(*flat, strict=True)
     types = {"group_run": pa.string(), "group_attempt": pa.int32(), "group_first": pa.int64(), "group_last": pa.int64()}
@@ -251,7 +253,7 @@ def keep_groups(ctx: "SessionContext", tables: Collection[str], cut: str, groups
 
 
 def is_of_groups(rows: pa.Table, cut: str, groups: Groups) -> pa.Array:
-    """Return for each row whether it is of one of some groups."""
+    """Return for each row whether it belongs to one of these groups."""
     result = np.zeros(rows.num_rows, bool)
     values = rows[cut].to_numpy()
     for (run, attempt), ranges in groups.items():

@@ -142,13 +142,18 @@ def of_days(live: pa.Table, days: Collection[date]) -> pa.Table:
     return live.filter(pc.is_in(live["date"], value_set=pa.array(sorted(days), pa.date32())))
 
 
+def hours_around(day: date) -> tuple[datetime, datetime]:
+    """Return the begin of the hour before a date, and the end of the hour after it, UTC."""
+    begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    return begin - timedelta(hours=1), begin + timedelta(hours=25)
+
+
 def of_hours(live: pa.Table, day: date) -> pa.Table:
     """Return the files of a date, and the files that may have rows of one hour before or after it."""
     if not {"min.ts", "max.ts"} <= set(live.column_names):
         return live
-    begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
-    bounds = [pa.scalar(begin + timedelta(hours=hours), pa.timestamp("us", tz="UTC")) for hours in (-1, 25)]
-    is_near = pc.and_(pc.greater_equal(live["max.ts"], bounds[0]), pc.less(live["min.ts"], bounds[1]))
+    begin, end = (pa.scalar(moment, pa.timestamp("us", tz="UTC")) for moment in hours_around(day))
+    is_near = pc.and_(pc.greater_equal(live["max.ts"], begin), pc.less(live["min.ts"], end))
     is_of_day = pc.equal(live["date"], pa.scalar(day, pa.date32()))
     return live.filter(pc.or_(is_of_day, pc.fill_null(is_near, fill_value=True)))
 

@@ -130,7 +130,7 @@ class Work:
     ) -> None:
         """Begin computing dates of a partition rollup, except for those that depend on what checks hold back.
 
-        With `state`, what lineage has of them, a rollup that is cut computes no more of a date than has new rows.
+        With `state`, the recorded lineage, a rollup with `Rollup.cut` computes only the groups of a date with new rows.
         """
         due, self.kept_back = split_kept_back(due, kept_back)
         tasks = [
@@ -140,12 +140,15 @@ class Work:
         self._begin(tasks, len(tasks) * TASK_CPU_S + ROW_CPU_S * sum(task.rows for task in tasks))
 
     def _growth(self, group: Mapping[date, dict[Key, str]], state: State) -> Growth | None:
-        """Return what came since a date was computed; None for several dates, or where it is computed as a whole."""
-        (day, now), *others = group.items()
-        was = state.get(partition(day))
-        if others or not was:
+        """Return the files that were added since a date was computed; None if it must be computed as a whole.
+
+        Several dates are computed as a whole.
+        """
+        (day, digests), *others = group.items()
+        recorded = state.get(partition(day))
+        if others or not recorded:
             return None
-        return growth_of(self.lake.store, self.rollup, day, was, now, self.inputs, self._output.held)
+        return growth_of(self.lake.store, self.rollup, day, recorded, digests, self.inputs, self._output.held)
 
     def begin_runs(
         self, state: State, gone: set[Key], due: DueRuns | None = None, kept_back: Collection[Key] = ()
