@@ -16,6 +16,7 @@ from typing import Any
 from ranklake.errors import did_you_mean
 from ranklake.lake.contracts.checks.registry import WRITTEN
 from ranklake.operator_files import KeyPath, OperatorFile, path_text, type_text
+from ranklake.printable import shorten
 
 _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
@@ -125,5 +126,4 @@ def _path_text(at: KeyPath) -> str:
 
 
 def _clip(value: object, length: int = 40) -> str:
-    text = repr(value)
-    return text if len(text) <= length else f"{text[:length]}…"
+    return shorten(repr(value), length)

@@ -43,6 +43,7 @@ from ranklake.lake.rollups.topology import (
     shared_places,
     shared_rails,
 )
+from ranklake.printable import fit
 
 if TYPE_CHECKING:
     from ranklake.lake.query.engine import SessionContext
@@ -474,8 +475,7 @@ def _where(group: Group, lead: Row, context: _Context) -> _Where:
 
 
 def _title(message: str, others: int) -> str:
-    line = " ".join(message.split())
-    line = line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 1]}…"
+    line = fit(" ".join(message.split()), _LONGEST_TITLE)
     return f"{line} (and {others:,} more finding{'' if others == 1 else 's'})" if others else line
 
 

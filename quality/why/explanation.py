@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final
 
-from ranklake.printable import printable
+from ranklake.printable import printable, shorten
 from ranklake.quality.why.facets import HOUR, PROCESS
 
 if TYPE_CHECKING:
@@ -134,8 +134,7 @@ def _value(cause: "Cause") -> str:
 def _text(value: object) -> str:
     if value is None:
         return MISSING
-    text = printable(str(value))
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    return shorten(printable(str(value)), LONGEST)
 
 
 def _plain(cause: ShownCause | None) -> dict[str, Any] | None:

@@ -43,6 +43,24 @@ def escape_characters(text: str) -> str:
     return text.encode("unicode_escape").decode("ascii")
 
 
+def shorten(text: str, most: int) -> str:
+    """Return a text, or its first `most` characters and an ellipsis if it is longer.
+
+    >>> shorten("wide, no dropout", 6), shorten("wide", 6)
+    ('wide, …', 'wide')
+    """
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def fit(text: str, most: int) -> str:
+    """Return a text in at most `most` characters, the last of them an ellipsis if it is longer.
+
+    >>> fit("wide, no dropout", 6), fit("wide", 6)
+    ('wide,…', 'wide')
+    """
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def counted(count: float, noun: str, plural: str = "") -> str:
     """Return a count with its noun.
 

@@ -8,7 +8,7 @@ from ranklake.insight.incidents.actions import Action
 from ranklake.insight.incidents.incidents import Incident, Incidents
 from ranklake.insight.runs.checkpoints import Checkpoint
 from ranklake.lake.rollups.failures import RESUME, Signature
-from ranklake.printable import counted, printable
+from ranklake.printable import counted, fit, printable
 from ranklake.views.table import TextColumn, fitting
 from ranklake.views.words import UNKNOWN, hours_text, length_text, moment_text, number_text
 
@@ -177,8 +177,7 @@ def _cause_lines(causes: Causes, resume: str, run: str) -> Iterator[str]:
 
 
 def _truncate(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+    return fit(" ".join(text.split()), _LONGEST)
 
 
 def retrospective(incident: Incident, causes: Causes, checkpoint: Checkpoint, actions: Sequence[Action] = ()) -> str:

@@ -12,7 +12,7 @@ from ranklake.insight.runs.asking import QueriedFacts, Row
 from ranklake.insight.runs.facts import PHASES, RunFacts, cause_text, place_text, slowdowns, steps_done
 from ranklake.insight.runs.find import flat
 from ranklake.lake.contracts.json_text import facts_in
-from ranklake.printable import counted, printable
+from ranklake.printable import counted, printable, shorten
 from ranklake.views.incidents import checkpoint_text
 from ranklake.views.run_causes import NOTHING_SAVED, failure_cause, part_text, saved_nothing, starts
 from ranklake.views.run_plot import curve_lines
@@ -347,8 +347,7 @@ def _code(facts: RunFacts) -> Iterator[str]:
 
 
 def _clip(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}…"
+    return shorten(str(value), _MOST_LETTERS)
 
 
 def _data(facts: RunFacts) -> list[str]:

@@ -10,7 +10,7 @@ from ranklake.insight.runs.asking import Row
 from ranklake.insight.runs.caveats import Caveats, FailedCheck
 from ranklake.insight.runs.compare import MEASURES, Comparison, Difference
 from ranklake.insight.runs.facts import PHASES
-from ranklake.printable import counted, printable
+from ranklake.printable import counted, fit, printable, shorten
 from ranklake.views.table import TextColumn, fitting, numbers, table_lines
 from ranklake.views.words import length_text, loss_text, moment_text, number_text, or_dash, percent_text
 
@@ -114,16 +114,7 @@ def tag_words(tags: Mapping[str, str | None], most: int = MOST_TAGS) -> list[str
     """Return the first tags with their values, shortened, and the number of others."""
     words = [tag if value is None else f"{tag}={value}" for tag, value in itertools.islice(tags.items(), most)]
     more = [f"and {len(tags) - most:,} more"] if len(tags) > most else []
-    return [*(shortened(word, _MOST_LETTERS) for word in words), *more]
-
-
-def shortened(text: str, most: int) -> str:
-    """Return the first letters of a text, so that one long name does not widen a whole table.
-
-    >>> shortened("wide, no dropout", 6)
-    'wide, …'
-    """
-    return text if len(text) <= most else f"{text[:most]}…"
+    return [*(shorten(word, _MOST_LETTERS) for word in words), *more]
 
 
 def tag_text(tags: Mapping[str, str | None]) -> str:
@@ -138,7 +129,7 @@ def _cells(row: Row, annotations: Annotations, doubts: Caveats) -> tuple[str, ..
     return (
         printable(row["run"]),
         row["status"],
-        printable(shortened(annotations.name, _MOST_NAME)),
+        printable(shorten(annotations.name, _MOST_NAME)),
         shown("steps", or_dash(row["steps"], number_text(row["steps"]))),
         moment_text(row["ts"]),
         shown("wall_ns", length_text(row["wall_ns"] / 1e9)),
@@ -149,7 +140,7 @@ def _cells(row: Row, annotations: Annotations, doubts: Caveats) -> tuple[str, ..
         shown("world_size", or_dash(row["world_size"], number_text(row["world_size"]))),
         shown("restarts", number_text(row["restarts"] or 0)),
         shown("straggler_rank", or_dash(row["straggler_rank"], f"rank {row['straggler_rank']}")),
-        printable(shortened(row["job"] or "", _MOST_NAME)),
+        printable(shorten(row["job"] or "", _MOST_NAME)),
         tag_text(annotations.tags),
     )
 
@@ -260,8 +251,7 @@ def _values(title: str, names: Sequence[str], differences: Sequence[Difference],
 def _short_value(value: str | None) -> str:
     if value is None:
         return "-"
-    text = printable(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return fit(printable(value), _LONGEST)
 
 
 def _side_by_side(

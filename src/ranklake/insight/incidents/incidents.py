@@ -18,6 +18,7 @@ from ranklake.lake.query.literal import literal
 from ranklake.lake.rollups.failures import CRASH, SHARED, Signature, causes_of, library
 from ranklake.lake.rollups.findings import short_message
 from ranklake.lake.rollups.incidents import SEVERITIES, id_of, severity_rank
+from ranklake.printable import fit
 
 if TYPE_CHECKING:
     from ranklake.lake.rollups.incidents import Subject
@@ -355,7 +356,7 @@ def _other_messages(incident: Incident) -> list[str]:
     for shown in incident.evidence:
         if shown["detector"] != incident.facts["kind"]:
             messages.setdefault(shown["detector"], short_message(" ".join(shown["message"].split())))
-    return [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…" for text in list(messages.values())[:_SHOWN]]
+    return [fit(text, _LONGEST) for text in list(messages.values())[:_SHOWN]]
 
 
 def _lasting(incident: Incident) -> str:

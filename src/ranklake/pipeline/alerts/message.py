@@ -13,7 +13,7 @@ from typing import Final
 
 from ranklake.pipeline.alerts.file import AlertFile
 from ranklake.pipeline.alerts.state import Alert, Notification
-from ranklake.printable import printable, printable_lines
+from ranklake.printable import fit, printable, printable_lines
 from ranklake.redaction.redact import redact, redact_names, redact_uri
 
 SHOWN_ALERTS: Final = 10
@@ -98,7 +98,7 @@ def message(
     for alert in notification.resolved[:SHOWN_ALERTS]:
         lines += ["", f"RESOLVED {_named(alert)}", *_place(alert)]
     lines += _rest(len(notification.resolved), "resolved")
-    text = _shortened("\n".join(lines).lstrip("\n"), _TEXT)
+    text = fit("\n".join(lines).lstrip("\n"), _TEXT)
     return Message(notification=notification, title=harmless(title, _TITLE), text=text, facts=facts, lake=lake)
 
 
@@ -108,16 +108,12 @@ def harmless(text: str, most: int = _LINE) -> str:
     >>> harmless("<!channel> [pay](http://x) @here a@b.c"), harmless("loss < 3")
     ('< !channel> [pay] (http://x) @ here a@b.c', 'loss < 3')
     """
-    return _shortened(_without_markup(printable(redact(text))), most)
+    return fit(_without_markup(printable(redact(text))), most)
 
 
 def _without_markup(text: str) -> str:
     """Break markup with spaces: texts stay readable, and SQL stays valid."""
     return _LINK.sub("] ", _TAG.sub("< ", _CALL.sub("@ ", text)))
-
-
-def _shortened(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _listed(alerts: list[Alert], word: str, file: AlertFile, facts: Mapping[str, AlertFacts]) -> Iterator[str]:
@@ -135,7 +131,7 @@ def _listed(alerts: list[Alert], word: str, file: AlertFile, facts: Mapping[str,
         yield from (f"{name}: {harmless(text)}" for name, text in shown.items() if text)
         if known.sql and known.sql != last_sql:
             last_sql = known.sql
-            yield f"SQL: {_shortened(_without_markup(printable_lines(redact(known.sql))), _SQL)}"
+            yield f"SQL: {fit(_without_markup(printable_lines(redact(known.sql))), _SQL)}"
     yield from _rest(len(alerts), word.lower())
 
 
@@ -153,7 +149,7 @@ def _place(alert: Alert) -> Iterator[str]:
     names += [name for name in sorted(alert.labels) if name not in (*_FIRST, *_OWN)]
     where = redact_names({name: alert.labels[name] for name in names[:_LABELS]})
     if where:
-        yield f"where: {_shortened(_without_markup(printable(_pairs(where.items()))), _LINE)}"
+        yield f"where: {fit(_without_markup(printable(_pairs(where.items()))), _LINE)}"
     yield f"since: {utc_text(alert.since)}"
 
 
