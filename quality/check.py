@@ -29,10 +29,10 @@ from ranklake.lake.tables.tables import latest
 from ranklake.printable import counted
 from ranklake.quality.engine import gx_version
 from ranklake.quality.results import RESULTS, CheckReport, CheckResult, LastCheck, last_checks
-from ranklake.quality.scan import PendingScan, Scans, TableWork
+from ranklake.quality.scan import BATCH_ROWS, PendingScan, Scans, TableWork
 from ranklake.quality.suite import KINDS, Suite, as_stored, compile_suite, select_contracts
 from ranklake.quality.suites.asking import SuiteRun, record_unplaced
-from ranklake.quality.tally import Partition, Tally, prune, result_of
+from ranklake.quality.tally import Partition, Tally, prune, result_of, unread_rows
 from ranklake.quality.watching import Neighbours, judge_watched
 
 if TYPE_CHECKING:
@@ -185,7 +185,9 @@ def _check(
             new = [part for part in partitions if not _is_checked(known.get((contract.table, part.day)), suite, part)]
             unchanged += [known[contract.table, part.day] for part in partitions if part not in new]
             if new:
-                run.add(TableWork(as_stored(lake.tables, contract), suite, new), partitions)
+                stored = as_stored(lake.tables, contract)
+                rows = sum(unread_rows(lake.store, stored, suite, part, BATCH_ROWS) for part in new)
+                run.add(TableWork(stored, suite, new, rows), partitions)
         results = run.results()
     except BaseException:
         scans.cancel()

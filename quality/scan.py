@@ -333,9 +333,9 @@ def fitting_rows(bytes_each: int) -> int:
     return max(10_000, min(BATCH_ROWS, bytes_each // _ROW_BYTES))
 
 
-def expected_cpu_s(parts: list[Partition]) -> float:
-    """Return the approximate CPU seconds of scans; -1 if there is nothing to scan."""
-    return sum(PARTITION_CPU_S + part.rows * ROW_CPU_S for part in parts) if parts else -1.0
+def expected_cpu_s(parts: int, rows: int) -> float:
+    """Return the approximate CPU seconds of scans of some partitions that read some rows; -1 for no partition."""
+    return parts * PARTITION_CPU_S + rows * ROW_CPU_S if parts else -1.0
 
 
 BATCH_PARTITIONS: Final = 256
@@ -345,11 +345,15 @@ BATCH_ROWS_HERE: Final = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class TableWork:
-    """Partitions of one table to check. The largest is first, so that it does not run alone at the end."""
+    """Partitions of one table to check. The largest is first, so that it does not run alone at the end.
+
+    `unread_rows` is the number of rows of files without stored tallies.
+    """
 
     contract: "Contract"
     suite: Suite
     parts: list[Partition]
+    unread_rows: int
 
     def __post_init__(self) -> None:
         self.parts.sort(key=lambda part: -part.rows)
@@ -413,7 +417,7 @@ class Scans:
 
     def _chosen_workers(self) -> "Workers":
         """Return the workers for the queued scans, or this process if they are too few."""
-        return self._workers.fitting(expected_cpu_s([part for work in self._work for part in work.parts]))
+        return self._workers.fitting(expected_cpu_s(self._progress.total, sum(work.unread_rows for work in self._work)))
 
     def batches(self) -> Iterator[list[PendingScan]]:
         """Yield the tables of each batch, in the order in which they were queued."""
@@ -448,5 +452,5 @@ class Scans:
 
 
 def _is_full(started: Sequence[PendingScan], most_rows: int = sys.maxsize) -> bool:
-    parts = [part for scan_ in started for part in scan_.work.parts]
-    return len(parts) >= BATCH_PARTITIONS or sum(part.rows for part in parts) >= most_rows
+    parts = sum(len(scan_.work.parts) for scan_ in started)
+    return parts >= BATCH_PARTITIONS or sum(scan_.work.unread_rows for scan_ in started) >= most_rows

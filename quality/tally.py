@@ -176,6 +176,8 @@ def _status(expectation: "Expectation", tally: "Tally") -> tuple[str, str | None
 FOLDER: Final = "tallies"
 LEAST_ROWS: Final = 1_000
 """Minimum number of rows of a partition with a record; fewer rows are read as fast."""
+LARGE_ROWS: Final = 1_000_000
+"""Minimum number of rows of a partition of which stored tallies are loaded to estimate the cost of its scan."""
 _DIGEST_BYTES: Final = 32
 _ARRAY: Final = 1
 
@@ -209,6 +211,14 @@ def is_storable(contract: "Contract", suite: "Suite", part: "Partition") -> bool
             for each in suite.expectations
         )
     )
+
+
+def unread_rows(store: "Store", contract: "Contract", suite: "Suite", part: "Partition", batch_rows: int) -> int:
+    """Return the number of rows of files without stored tallies. Small partitions count as unread."""
+    if part.rows < LARGE_ROWS or not is_storable(contract, suite, part):
+        return part.rows
+    known = pa.array(list(load(store, contract, suite, part, batch_rows).files), pa.string())
+    return int(pc.sum(part.files.filter(pc.invert(pc.is_in(part.files["path"], known)))["num_records"]).as_py() or 0)
 
 
 def load(store: "Store", contract: "Contract", suite: "Suite", part: "Partition", batch_rows: int) -> FileTallies:

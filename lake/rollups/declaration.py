@@ -202,6 +202,8 @@ class Rollup:
         Columns that keep their first value when a row is computed again, such as the time of the first computation.
     own
         Contract of an operator's table; None for a packaged table.
+    row_cpu_s
+        Rough CPU seconds for each row of the leading inputs. Workers are started if the sum is large.
     """
 
     name: str
@@ -218,6 +220,7 @@ class Rollup:
     times: tuple[str, str] = ("ts", "end_ts")
     kept: tuple[str, ...] = ()
     own: Contract | None = None
+    row_cpu_s: float = 0.5e-6
 
     @property
     def contract(self) -> Contract:

@@ -65,6 +65,11 @@ class Growth:
 
     files: Mapping[str, Sequence[NewFile]]
 
+    @property
+    def rows(self) -> int:
+        """Number of rows of these files."""
+        return sum(file.num_records for files in self.files.values() for file in files)
+
 
 def growth_of(
     store: "Store",

@@ -38,8 +38,10 @@ _STRAGGLERS: Final = {
     "min_burst_step_ratio": thresholds.MIN_BURST_STEP_RATIO,
     "max_burst_chance": thresholds.MAX_BURST_CHANCE,
 }
+FEW_METRICS: Final = 5e-9
+"""CPU seconds for each row of `scalars` if few metrics are read. Files are sorted by metric, so most is not opened."""
 ROLLUPS: Final = (
-    Rollup("run_facts", "partition", (Input("scalars", "day"),)),
+    Rollup("run_facts", "partition", (Input("scalars", "day"),), row_cpu_s=FEW_METRICS),
     Rollup(
         "step_rollup",
         "partition",
@@ -60,7 +62,7 @@ ROLLUPS: Final = (
         lookups={"peaks": peaks},
     ),
     Rollup("step_mfu", "partition", (Input("step_rollup", "day"), Input("mfu", "day"))),
-    Rollup("run_epochs", "partition", (Input("scalars", "day"),)),
+    Rollup("run_epochs", "partition", (Input("scalars", "day"),), row_cpu_s=FEW_METRICS),
     Rollup(
         "goodput_daily",
         "run",

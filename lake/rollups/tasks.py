@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
 
 TASK_CPU_S: Final = 0.05
-ROW_CPU_S: Final = 0.5e-6
-"""Rough CPU cost of a task, and of a row of its inputs."""
+"""Rough CPU cost of a task without rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class DaysTask:
     live
         Files to read, by table.
     rows
-        Number of rows of the leading inputs.
+        Number of rows of the leading inputs; with `growth`, of the new files.
     growth
         For a single date whose inputs only got new files: these files.
     """

@@ -17,7 +17,6 @@ from ranklake.lake.rollups.growth import Growth, growth_of
 from ranklake.lake.rollups.inputs import ABSENT, WHOLE, Key, Snapshot, day_of, partition
 from ranklake.lake.rollups.lineage import Lineage, State, commit_metadata
 from ranklake.lake.rollups.tasks import (
-    ROW_CPU_S,
     TASK_CPU_S,
     ComputeResult,
     DaysTask,
@@ -133,11 +132,11 @@ class Work:
         With `state`, the recorded lineage, a rollup with `Rollup.cut` computes only the groups of a date with new rows.
         """
         due, self.kept_back = split_kept_back(due, kept_back)
-        tasks = [
-            DaysTask(self.rollup, group, {}, self._output, rows, self._growth(group, state or {}))
-            for group, rows in self._groups(due)
-        ]
-        self._begin(tasks, len(tasks) * TASK_CPU_S + ROW_CPU_S * sum(task.rows for task in tasks))
+        tasks = []
+        for group, rows in self._groups(due):
+            growth = self._growth(group, state or {})
+            tasks.append(DaysTask(self.rollup, group, {}, self._output, growth.rows if growth else rows, growth))
+        self._begin(tasks, len(tasks) * TASK_CPU_S + self.rollup.row_cpu_s * sum(task.rows for task in tasks))
 
     def _growth(self, group: Mapping[date, dict[Key, str]], state: State) -> Growth | None:
         """Return the files that were added since a date was computed; None if it must be computed as a whole.

@@ -166,6 +166,25 @@ def test_only_files_that_came_since_are_read(site, monkeypatch):
     assert len(seen) == 2
 
 
+def test_workers_are_started_for_new_rows_only(site, monkeypatch):
+    """The expected work of a check counts the rows of files that no earlier check has read."""
+    monkeypatch.setattr(tally, "LARGE_ROWS", 0)
+    expected = []
+
+    class Counting(InProcess):
+        def fitting(self, cpu_s):
+            expected.append(cpu_s)
+            return self
+
+    site.bring(step_rows(500))
+    run_checks(site.lake, workers=Counting())
+    assert expected[0] == pytest.approx(scan.PARTITION_CPU_S + 500 * scan.ROW_CPU_S)
+    site.bring(step_rows(20, segment=1, start=DAY + timedelta(seconds=500)))
+    expected.clear()
+    run_checks(site.lake, ["steps"], workers=Counting())
+    assert expected[0] == pytest.approx(scan.PARTITION_CPU_S + 20 * scan.ROW_CPU_S)
+
+
 def test_a_stale_tally_is_seen(site):
     """The comparison would find a tally that is not of its file's rows."""
     site.bring(step_rows(50))

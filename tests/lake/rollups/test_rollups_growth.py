@@ -9,6 +9,7 @@ import pytest
 from rollup_inputs import NOON, append
 
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.plans.workers import InProcess
 from ranklake.lake.rollups import growth, tasks
 from ranklake.lake.rollups.evaluate import WHOLE_RANGE
 from ranklake.lake.rollups.registry import select_rollups
@@ -135,6 +136,23 @@ def test_a_minute_computes_its_own_steps(lake, grown):
     ranges = [{attempt[0]: some for attempt, some in groups.items()} for groups in grown]
     assert ranges == [{"a": [(40, 49)]}, {"a": [(50, 59)], "b": [(5039, 5039)]}, {"a": [(55, 55)]}]
     same_as_full(lake)
+
+
+def test_workers_are_started_for_new_rows_only(lake):
+    """The expected work of a date that grew counts its new rows."""
+    (rollup,) = (each for each in select_rollups(["step_rollup"]) if each.name == "step_rollup")
+    expected = []
+
+    class Counting(InProcess):
+        def fitting(self, cpu_s):
+            expected.append(cpu_s)
+            return self
+
+    append(lake, "steps", stepped("a", 0, 400))
+    run_rollups(lake, ["step_rollup"], workers=Counting())
+    append(lake, "steps", stepped("a", 400, 10))
+    run_rollups(Lake.open(lake.uri), ["step_rollup"], workers=Counting())
+    assert expected == pytest.approx([tasks.TASK_CPU_S + rows * rollup.row_cpu_s for rows in (1200, 30)])
 
 
 def test_what_is_taken_out_or_changed_is_computed_as_a_whole(lake, grown):
