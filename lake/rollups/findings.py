@@ -379,7 +379,7 @@ _SQL: Final = SqlBody("node_findings")
 class NodeFindings(Findings):
     """The body of the rollup ``node_findings``.
 
-    One SQL query computes the minutes of all devices and hosts that may have a fault, in one pass over the samples.
+    One SQL file selects the minutes of devices and hosts in which a rule is true.
     Then each detector reads the query's rows under its name, in place of its declared table.
     """
 

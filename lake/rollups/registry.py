@@ -152,12 +152,14 @@ ROLLUPS: Final = (
         times=("start_ts", "end_ts"),
         kept=("computed_ts",),
     ),
+    Rollup("gpu_minutes", "partition", (Input("gpu_samples", "day"),)),
+    Rollup("host_minutes", "partition", (Input("host_samples", "day"),)),
     Rollup(
         "node_findings",
         "partition",
         (
-            Input("gpu_samples", "eve"),
-            Input("host_samples", "eve"),
+            Input("gpu_minutes", "eve"),
+            Input("host_minutes", "eve"),
             Input("events", "day"),
             Input("step_rollup", "day"),
             Input("ranks", "until"),

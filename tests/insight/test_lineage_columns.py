@@ -23,6 +23,7 @@ COUNTED_COLUMNS = {
     *("rank_health.steps", "mfu.date", "mfu.n_convention", "step_mfu.date", "run_epochs.date", "goodput_daily.steps"),
     *("run_goodput.attempts", "run_goodput.restarts", "run_summary.stragglers", "gpu_hourly.sample_count"),
     *("gpu_hourly.date", "host_hourly.sample_count", "host_hourly.link_count", "host_hourly.date", "job_facts.date"),
+    *("gpu_minutes.sample_count", "gpu_minutes.date", "host_minutes.sample_count", "host_minutes.date"),
     *("cluster_hourly.scope", "cost.told_by", "cost.date", "inference_hourly.date", "inference_hourly.rows"),
 }
 """Columns that read no column, by their SQL: the date that is computed, counts of rows, and literals."""

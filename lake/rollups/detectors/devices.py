@@ -1,4 +1,4 @@
-"""Detectors of faults of devices, from minutes of ``gpu_samples`` and from events."""
+"""Detectors of faults of devices, from ``gpu_minutes`` and events."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Detectors of faults of hosts, from minutes of ``host_samples`` and from imported faults of nodes."""
+"""Detectors of faults of hosts, from ``host_minutes`` and imported faults of nodes."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -12,6 +12,7 @@ from sampled import LINK, gpu_samples, host_samples, with_links
 from ranklake.capture.samplers.gpu_parts import clock_reasons
 from ranklake.lake.contracts.arrow import arrow_schema
 from ranklake.lake.contracts.load import contract
+from ranklake.lake.rollups.declaration import replace_table
 from ranklake.lake.rollups.detectors.registry import NODE_DETECTORS
 from ranklake.lake.rollups.hardware import ACTIONS, limits, xid_meanings
 from ranklake.lake.rollups.peaks import name_key
@@ -76,6 +77,9 @@ def findings(days=(DAY,), **tables):
     if "step_rollup" in tables:
         tables["step_rollup"] = stepped(tables["step_rollup"])
     ctx = context(**tables)
+    for table in {"gpu_samples", "host_samples"} & tables.keys():
+        minutes = table.replace("samples", "minutes")
+        replace_table(ctx, minutes, computed(ctx, minutes, days={row["ts"].date() for row in tables[table]}))
     told = computed(ctx, "node_findings", days=days).to_pylist()
     assert all(ctx.sql(row["evidence_sql"]).to_arrow_table().num_rows for row in told)
     return told
