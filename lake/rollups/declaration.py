@@ -178,7 +178,7 @@ class Rollup:
     leads
         Number of leading inputs: the first inputs, whose dates determine the output dates of a partition rollup.
     parameters
-        Values of the SQL's ``$name`` placeholders or for the function, besides ``$date`` and ``$begin``.
+        Values of the SQL's ``$name`` placeholders or for the function, besides ``$date``, ``$begin`` and ``$since``.
     lookups
         Functions that return the lookups (small constant tables) of the SQL, by name.
     secrets
@@ -192,6 +192,12 @@ class Rollup:
         With ``cut``: column of the result. Of an attempt that has a value there in some stored row, only groups with
         new rows are computed: the query sees no other rows of it, and finds the attempt in the table `SETTLED`. An
         attempt without such a row is computed as a whole.
+    lookback_s
+        For a rollup with one row per hour (column ``hour``): seconds before an hour that matter for it. What the rows
+        of an hour say is in the rows with a ``ts`` in the hour and in these seconds before it, and in the inputs of
+        reach ``until``. Where inputs only grow, the hours from the earliest new row on are computed, beginning with
+        ``$since``, and earlier hours stay (`ranklake.lake.rollups.growth`). Elsewhere ``$since`` is ``$begin``. The
+        body reads rows from ``$since`` minus these seconds on.
     in_a_row
         Whether the body can compute several consecutive dates at once, from ``$date`` to ``$last`` (``$days`` dates).
     body
@@ -215,6 +221,7 @@ class Rollup:
     leads: int = 1
     cut: str = ""
     settled_by: str = ""
+    lookback_s: float | None = None
     in_a_row: bool = False
     body: Body | None = None
     times: tuple[str, str] = ("ts", "end_ts")
@@ -234,8 +241,10 @@ class Rollup:
 
     @property
     def bounds(self) -> tuple[str, ...]:
-        """Columns whose statistics in the Delta log show which files may have rows of a group."""
-        return ("run", self.cut) if self.cut else ()
+        """Columns whose statistics in the Delta log show which files may have rows of a group or of an hour."""
+        if self.cut:
+            return ("run", self.cut)
+        return () if self.lookback_s is None else ("ts", "hour")
 
     @cached_property
     def sha256(self) -> str:

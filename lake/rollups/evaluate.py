@@ -90,6 +90,7 @@ def evaluate_day(
     pieces: Sequence[Range] = (WHOLE_RANGE,),
     at_once: int = 1,
     settled: Collection[tuple[str, int]] = (),
+    since: datetime | None = None,
 ) -> pa.Table:
     """Compute one date of a partition rollup, with its contract's Arrow schema.
 
@@ -101,12 +102,14 @@ def evaluate_day(
         Number of pieces that are computed in parallel.
     settled
         Attempts (run, number) of which the session's tables have only some groups.
+    since
+        First hour to compute, for a rollup with `Rollup.lookback_s`; by default the date's first.
 
     Raises `RollupError`, and `ContractMismatchError` if the result does not match the contract.
     """
     if rollup.in_a_row:
         return evaluate_days(ctx, rollup, day, day)
-    values = _of_day(day)
+    values = _of_day(day, since)
     if not rollup.cut:
         return _evaluate(ctx, rollup, values)
 
@@ -127,9 +130,11 @@ def evaluate_days(ctx: "SessionContext", rollup: "Rollup", first: date, last: da
     return _evaluate(ctx, rollup, {**_of_day(first), "last": pa.scalar(last, pa.date32()), "days": pa.scalar(days)})
 
 
-def _of_day(day: date) -> dict[str, Any]:
-    begin = pa.scalar(datetime(day.year, day.month, day.day, tzinfo=UTC), pa.timestamp("us", tz="UTC"))
-    return {"date": pa.scalar(day, pa.date32()), "begin": begin}
+def _of_day(day: date, since: datetime | None = None) -> dict[str, Any]:
+    begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    moments = {"begin": begin, "since": since or begin}
+    kind = pa.timestamp("us", tz="UTC")
+    return {"date": pa.scalar(day, pa.date32()), **{name: pa.scalar(at, kind) for name, at in moments.items()}}
 
 
 def evaluate_runs(ctx: "SessionContext", rollup: "Rollup", runs: dict[str, date]) -> pa.Table:

@@ -6,19 +6,22 @@
 --          of time. Energy is the increase of the device's counter between consecutive samples. It is unknown if the
 --          counter decreased (a driver was reloaded) or if there is a gap. Without a counter it is power x time. Sums
 --          are of integers (microseconds, millionths and millijoules), so the order of rows does not change any digit.
---          Sorting a day's samples takes several times as long as adding them up. So only devices with an irregular day
---          are sorted. A day is regular if the processes that sampled the device did so one after the other with
---          recorded intervals, if the intervals leave no gap between the first and the last sample, and if the energy
---          increased. A counter that restarts within an hour falls below the hour's first value, unless that value was
---          below $max_watts for $max_interval_s: then the day is irregular, too. No sum exceeds 64 bits. A regular day
---          has at most 25 hours of intervals, an irregular one the time between its samples: 9*10^10 us times 10^6
---          millionths, or times 10^3 * $max_watts / 10^3 uJ. Counters end at 10^12 J (kilowatts for thirty years) and
---          10^9 errors. A regular counter only increases, and an irregular one increases between two samples by at most
---          $max_interval_s * $max_watts J, or 10^9 errors: only billions of samples an hour could exceed it.
--- view read: samples in whole numbers; what cannot be is not known. Hour -1 is the end of the day before: what follows
--- it within $max_interval_s speaks for the time since
+--          Sorting samples takes several times as long as adding them up. So a device is sorted only in irregular hours.
+--          An hour is regular if the processes that sampled the device in it, and in the $max_interval_s before it, did
+--          so one after the other with recorded intervals, if the intervals leave no gap between the first and the last
+--          sample, and if the energy increased. A counter that restarts falls below its first value, unless that value
+--          was below $max_watts for $max_interval_s: then the hour is irregular, too. An hour depends on nothing else,
+--          so the errors of a gap longer than $max_interval_s count only if the gap is within an hour. No sum exceeds
+--          64 bits. A regular hour has at most two hours of intervals, an irregular one the time between its samples:
+--          7.2*10^9 us times 10^6 millionths, or times 10^3 * $max_watts / 10^3 uJ. Counters end at 10^12 J (kilowatts
+--          for thirty years) and 10^9 errors. A regular counter only increases, and an irregular one increases between
+--          two samples by at most $max_interval_s * $max_watts J, or 10^9 errors: only billions of samples an hour could
+--          exceed it.
+-- view read: samples in whole numbers; what cannot be is not known. What follows a sample within $max_interval_s speaks
+-- for the time since; so the next hour needs samples of the end of an hour, also of the hour before $since
 SELECT
     CASE WHEN ts < $begin THEN -1 ELSE (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000 END AS hour_number,
+    (CAST(ts AS BIGINT) - CAST($begin AS BIGINT) + 3600000000) % 3600000000 >= 3600000000 - $max_interval_s * 1000000 AS is_end,
     device_uuid AS device,
     coalesce(mig_gpu_instance, -1) AS gpu_instance,
     coalesce(mig_compute_instance, -1) AS compute_instance,
@@ -42,11 +45,11 @@ SELECT
     power_watts, temperature_celsius, memory_used_bytes,
     CASE WHEN ecc_uncorrected_volatile_count BETWEEN 0 AND 1000000000 THEN ecc_uncorrected_volatile_count END AS ecc
 FROM gpu_samples
-WHERE date <= $date AND CAST(ts AS BIGINT) >= CAST($begin AS BIGINT) - $max_interval_s * 1000000;
+WHERE date <= $date AND CAST(ts AS BIGINT) >= CAST($since AS BIGINT) - $max_interval_s * 1000000;
 
--- into parts: what each process saw of a device, hour by hour and holder by holder
+-- into parts: what each process saw of a device, hour by hour and holder by holder, the end of an hour apart
 SELECT
-    hour_number, device, gpu_instance, compute_instance, source, incarnation, holder_run, holder_attempt, holder_rank,
+    hour_number, is_end, device, gpu_instance, compute_instance, source, incarnation, holder_run, holder_attempt, holder_rank,
     min(host) AS host,
     min(device_name) AS device_name,
     count(*) AS samples,
@@ -84,25 +87,32 @@ SELECT
     max(ecc) AS max_ecc
 FROM read
 WHERE device IS NOT NULL
-GROUP BY hour_number, device, gpu_instance, compute_instance, source, incarnation, holder_run, holder_attempt, holder_rank;
+GROUP BY hour_number, is_end, device, gpu_instance, compute_instance, source, incarnation, holder_run, holder_attempt, holder_rank;
 
--- into following: the same with what came before each in the device's day
+-- into following: the parts of each hour and of the end of the hour before, each with what came before it
+WITH placed AS (
+    SELECT hour_number AS of_hour, FALSE AS is_before, * FROM parts
+    UNION ALL
+    SELECT hour_number + 1, TRUE, * FROM parts WHERE is_end
+)
 SELECT
     *,
     lag(last_ts) OVER following AS before_ts,
     CAST(first_ts AS BIGINT) - CAST(lag(last_ts) OVER following AS BIGINT) <= $max_interval_s * 1000000 AS reaches,
     lag(max_energy) OVER following AS before_energy,
     lag(max_ecc) OVER following AS before_ecc
-FROM parts
+FROM placed
+WHERE CAST($begin AS BIGINT) + of_hour * 3600000000 >= CAST($since AS BIGINT)
 WINDOW following AS (
-    PARTITION BY device, gpu_instance, compute_instance, source
+    PARTITION BY of_hour, device, gpu_instance, compute_instance, source
     ORDER BY first_ts, last_ts, incarnation, holder_run, holder_attempt, holder_rank
 );
 
--- into irregular: devices whose samples must be put into order, with a number, and how many samples tell an interval
+-- into irregular: devices whose samples of an hour must be put into order, with a number, and how many samples tell an
+-- interval
 WITH judged AS (
     SELECT
-        device, gpu_instance, compute_instance, source,
+        of_hour, device, gpu_instance, compute_instance, source,
         sum(intervals) AS told,
         bool_or(
             intervals < samples - 1
@@ -119,20 +129,20 @@ WITH judged AS (
             OR min_energy < before_energy
             OR min_ecc < max_ecc
             OR min_ecc <> before_ecc
-        ) OR sum(us) > 90000000000 AS is_irregular
+        ) OR sum(us) > 7200000000 OR (sum(intervals) = 0 AND sum(samples) > 1) AS is_irregular
     FROM following
-    GROUP BY device, gpu_instance, compute_instance, source
+    GROUP BY of_hour, device, gpu_instance, compute_instance, source
 )
 SELECT
-    device AS of_device, gpu_instance AS of_gpu, compute_instance AS of_compute, source AS of_source, told,
-    row_number() OVER (ORDER BY device, gpu_instance, compute_instance, source) AS number
+    of_hour, device AS of_device, gpu_instance AS of_gpu, compute_instance AS of_compute, source AS of_source, told,
+    row_number() OVER (ORDER BY of_hour, device, gpu_instance, compute_instance, source) AS number
 FROM judged
 WHERE is_irregular;
 
 -- into again: sums of those over time, each sample with the one before it, whoever took that
 WITH neighbours AS (
     SELECT
-        number, told, hour_number, holder_run, holder_attempt, holder_rank, us AS told_us,
+        number, told, of_hour, hour_number, holder_run, holder_attempt, holder_rank, us AS told_us,
         held, busy, sm, tensor, dram, milliwatts, throttled, energy, ecc,
         CAST(ts AS BIGINT) - CAST(lag(ts) OVER following AS BIGINT) AS since_us,
         energy - lag(energy) OVER following AS grown,
@@ -140,6 +150,7 @@ WITH neighbours AS (
     FROM read
     INNER JOIN irregular
         ON device = of_device AND gpu_instance = of_gpu AND compute_instance = of_compute AND source = of_source
+        AND (hour_number = of_hour OR (hour_number = of_hour - 1 AND is_end))
     WINDOW following AS (PARTITION BY number ORDER BY ts, incarnation, slot)
 ),
 placed AS (
@@ -179,6 +190,7 @@ SELECT
     sum(millijoules) AS millijoules,
     sum(errors) AS errors
 FROM placed
+WHERE hour_number = of_hour
 GROUP BY number, hour_number, holder_run, holder_attempt, holder_rank;
 
 -- into seen: both kinds of devices in one form, from the one source that tells most of a device in an hour
@@ -192,7 +204,9 @@ WITH regular AS (
             + CAST(round((max_energy - min_energy) * 1e3) AS BIGINT) AS millijoules
     FROM following
     LEFT ANTI JOIN irregular
-        ON device = of_device AND gpu_instance = of_gpu AND compute_instance = of_compute AND source = of_source
+        ON following.of_hour = irregular.of_hour AND device = of_device AND gpu_instance = of_gpu
+        AND compute_instance = of_compute AND source = of_source
+    WHERE NOT is_before
 ),
 both_kinds AS (
     SELECT
@@ -279,8 +293,7 @@ INNER JOIN described
     AND summed.gpu_instance = described.gpu_instance AND summed.compute_instance = described.compute_instance
     AND summed.source = described.source AND (summed.holder_run IS NOT DISTINCT FROM described.holder_run)
     AND (summed.holder_attempt IS NOT DISTINCT FROM described.holder_attempt)
-    AND (summed.holder_rank IS NOT DISTINCT FROM described.holder_rank)
-WHERE summed.hour_number >= 0;
+    AND (summed.holder_rank IS NOT DISTINCT FROM described.holder_rank);
 
 -- into reported: XIDs, each in the row of who held the device then
 WITH xids AS (

@@ -1,21 +1,22 @@
-"""Incremental computation of a date: only the groups with rows in new files are computed again.
+"""Incremental computation of a date: only what the rows of new files can change is computed again.
 
-A rollup with `Rollup.cut` groups by attempt and by a column, such as the step. If files were only added to its inputs
-since the last computation, and nobody changed its own rows of the date, the rows of all other groups are still right.
-The Delta logs name the added files. Digests prove that nothing else happened: the recorded digest of an input
-partition, extended by the added files, must equal the current digest. Merging files does not change a digest. An
+A rollup with `Rollup.cut` groups by attempt and by a column, such as the step: the groups with new rows are computed. A
+rollup with `Rollup.lookback_s` has one row per hour: the hours from the earliest new row on are computed. If files were
+only added to its inputs since the last computation, and nobody changed its own rows of the date, all other rows are
+still right. The Delta logs name the added files. Digests prove that nothing else happened: the recorded digest of an
+input partition, extended by the added files, must equal the current digest. Merging files does not change a digest. An
 erasure, a quarantine, a migration or a restore does, and then the whole date is computed.
 
     lineage ──▶ recorded versions and digests ──┐
-    Delta logs ──▶ added files ─────────────────┴─ proof ─▶ groups with rows in them ──▶ input files of these groups
-                                                                └─▶ new rows, which replace the old ones of these groups
+    Delta logs ──▶ added files ─────────────────┴─ proof ─▶ groups or hours ──▶ their input files
+                                                                └─▶ new rows, which replace their old rows
 """
 
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ import pyarrow.compute as pc
 
 from ranklake.lake.rollups.declaration import replace_table
 from ranklake.lake.rollups.evaluate import Range
-from ranklake.lake.rollups.inputs import NOTHING, Key, Snapshot, day_of, hours_around
+from ranklake.lake.rollups.inputs import NOTHING, WHOLE, Key, Snapshot, begin_of, day_of, hours_around
 from ranklake.lake.store.reachability import unreachable
 from ranklake.lake.tables.live_files import extend_digest, plan_of
 from ranklake.lake.tables.read import read_some
@@ -96,16 +97,18 @@ def growth_of(
     is_same_code = all(
         table in tables and entry.transform_sha256 == rollup.sha256 for (table, _), entry in recorded.items()
     )
-    if not rollup.cut or not is_same_code or len(output_versions) != 1 or (version := output_versions.pop()) is None:
+    if not rollup.bounds or not is_same_code or len(output_versions) != 1 or (version := output_versions.pop()) is None:
         return None
     try:
         if any(change["date"] == day for change in _changes(store, output.table, version, output.version)):
             return None
         added: dict[str, list[NewFile]] = {}
         for item in rollup.inputs:
+            days = item.days(day)
+            if days is None:
+                continue
             versions = [entry.input_version for (table, _), entry in recorded.items() if table == item.table]
             since = max((-1 if each is None else each for each in versions), default=-1)
-            days = set(item.days(day) or ())
             changes = _changes(store, item.table, since, inputs[item.table].version)
             files = [change["file"] for change in changes if change["file"] and change["date"] in days]
             added[item.table] = [file for file in files if item.reach != "hours" or _is_near(file, day)]
@@ -116,7 +119,7 @@ def growth_of(
     for key in {*recorded, *digests}:
         table, name = key
         before = recorded[key].digest if key in recorded else NOTHING
-        paths = [file.path for file in added[table] if file.date == day_of(name)]
+        paths = [file.path for file in added.get(table, ()) if name != WHOLE and file.date == day_of(name)]
         if extend_digest(before, paths) != extend_digest(digests.get(key, NOTHING), ()):
             return None
     return Growth(added)
@@ -145,12 +148,17 @@ def _changes(store: "Store", table: str, since: int, until: int) -> Iterator[dic
 
 def _is_near(file: NewFile, day: date) -> bool:
     """Whether a file is of a date, or may have rows of one hour before or after it, like `of_hours`."""
-    bounds = [file.stats.get(side, {}).get("ts") for side in ("minValues", "maxValues")]
-    if file.date == day or None in bounds:
+    bounds = _times_of(file)
+    if file.date == day or bounds is None:
         return True
     begin, end = hours_around(day)
-    low, high = map(datetime.fromisoformat, bounds)
-    return high >= begin and low < end
+    return bounds[1] >= begin and bounds[0] < end
+
+
+def _times_of(file: NewFile) -> tuple[datetime, datetime] | None:
+    """Return the first and last ``ts`` of a file by its statistics; None if they lack it."""
+    bounds = [file.stats.get(side, {}).get("ts") for side in ("minValues", "maxValues")]
+    return None if None in bounds else (datetime.fromisoformat(bounds[0]), datetime.fromisoformat(bounds[1]))
 
 
 def groups_of(lake: "Lake", rollup: "Rollup", growth: Growth) -> Groups:
@@ -175,10 +183,13 @@ def _groups_of_file(lake: "Lake", known: "Contract", cut: str, file: NewFile) ->
     has_bounds = all(name in low and name in high for name in names)
     if has_bounds and all(low[name] == high[name] for name in names[:2]):  # rows of one attempt
         return [((low["run"], low["attempt"]), (low[cut], high[cut]))]
-    live = pa.Table.from_pylist([{name: getattr(file, name) for name in file._fields[:-1]}])
-    ((_, rows),) = read_some(lake.tables, known, live, names)
+    ((_, rows),) = read_some(lake.tables, known, _as_live(file), names)
     rows = rows.filter(rows[cut].is_valid()).group_by(["run", "attempt"]).aggregate([(cut, "min"), (cut, "max")])
     return [((row["run"], row["attempt"]), (row[f"{cut}_min"], row[f"{cut}_max"])) for row in rows.to_pylist()]
+
+
+def _as_live(file: NewFile) -> pa.Table:
+    return pa.Table.from_pylist([{name: getattr(file, name) for name in file._fields[:-1]}])
 
 
 def _merge_ranges(ranges: Sequence[Range]) -> list[Range]:
@@ -266,3 +277,34 @@ def is_of_groups(rows: pa.Table, cut: str, groups: Groups) -> pa.Array:
         for first, last in ranges:
             result |= is_attempt & (values >= first) & (values <= last)
     return pa.array(result)
+
+
+def first_hour(lake: "Lake", rollup: "Rollup", growth: Growth, day: date) -> datetime | None:
+    """Return the first hour of a date that rows in the new files can change; None if they change no hour.
+
+    Files without statistics of ``ts`` are read. Raises `DamagedFileError`, also for a missing file.
+    """
+    begin = begin_of(day)
+    earliest = begin - timedelta(seconds=rollup.lookback_s or 0)
+    firsts = []
+    for table, files in growth.files.items():
+        for file in files:
+            bounds = _times_of(file)
+            if bounds is None:
+                ((_, rows),) = read_some(lake.tables, lake.contract(table), _as_live(file), ["ts"])
+                bounds = tuple(pc.min_max(rows["ts"]).as_py().values())
+            first, last = bounds
+            if last is not None and last >= earliest:
+                firsts.append(max(first, begin))
+    return min(firsts).replace(minute=0, second=0, microsecond=0) if firsts else None
+
+
+def files_from(live: pa.Table, column: str, first: datetime) -> pa.Table:
+    """Return the files that may have rows with a time at or after `first` in a column, by the bounds in the Delta log.
+
+    Writers may cut a bound to milliseconds.
+    """
+    if f"max.{column}" not in live.column_names:
+        return live
+    bound = pa.scalar(first - timedelta(milliseconds=1), pa.timestamp("us", tz="UTC"))
+    return live.filter(pc.fill_null(pc.greater_equal(live[f"max.{column}"], bound), fill_value=True))

@@ -142,9 +142,14 @@ def of_days(live: pa.Table, days: Collection[date]) -> pa.Table:
     return live.filter(pc.is_in(live["date"], value_set=pa.array(sorted(days), pa.date32())))
 
 
+def begin_of(day: date) -> datetime:
+    """Return the begin of a date, UTC."""
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
 def hours_around(day: date) -> tuple[datetime, datetime]:
     """Return the begin of the hour before a date, and the end of the hour after it, UTC."""
-    begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    begin = begin_of(day)
     return begin - timedelta(hours=1), begin + timedelta(hours=25)
 
 

@@ -94,6 +94,7 @@ ROLLUPS: Final = (
         "partition",
         (Input("gpu_samples", "eve"), Input("events", "day"), Input("attempt_facts", "until")),
         {"max_interval_s": thresholds.MAX_INTERVAL_S, "max_watts": thresholds.MAX_WATTS},
+        lookback_s=thresholds.MAX_INTERVAL_S,
     ),
     Rollup(
         "host_hourly",

@@ -4,11 +4,12 @@ Rows never pass through the scheduler. A task contains everything that it needs 
 commits the written files (`ranklake.lake.rollups.work`).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import date
-from typing import TYPE_CHECKING, Final
+from datetime import date, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,13 +30,15 @@ from ranklake.lake.rollups.evaluate import (
 from ranklake.lake.rollups.growth import (
     FULL_ROWS,
     Growth,
+    files_from,
     files_of_groups,
+    first_hour,
     groups_of,
     is_of_groups,
     keep_groups,
     settled_attempts,
 )
-from ranklake.lake.rollups.inputs import Key, Snapshot, day_of, of_days, of_hours, partition, slim
+from ranklake.lake.rollups.inputs import Key, Snapshot, begin_of, day_of, of_days, of_hours, partition, slim
 from ranklake.lake.rollups.lineage import State
 from ranklake.lake.store.lake import Lake
 from ranklake.lake.tables.live_files import Damage, DamagedFileError, DataFile, damaged_files, refuse_damaged
@@ -170,6 +173,8 @@ def files_for(
     if len(due) == 1:
         near = {item.table for item in rollup.inputs if item.reach == "hours"}
         live = {name: of_hours(some, *due) if name in near else some for name, some in live.items()}
+        if rollup.lookback_s is not None:
+            live = _files_since(rollup, live, begin_of(*due))
     return {name: slim(some, *rollup.bounds, "rank") for name, some in live.items()}
 
 
@@ -233,17 +238,57 @@ def _pieces(task: DaysTask, live: Mapping[str, pa.Table], day: date) -> tuple[Se
     return pieces, min(most, len(pieces))
 
 
+def _files_since(rollup: Rollup, live: Mapping[str, pa.Table], since: datetime) -> dict[str, pa.Table]:
+    """Return the files that may have rows from `Rollup.lookback_s` before a time on; of reach ``until``, all files."""
+    first = since - timedelta(seconds=rollup.lookback_s or 0)
+    until = {item.table for item in rollup.inputs if item.reach == "until"}
+    return {name: files if name in until else files_from(files, "ts", first) for name, files in live.items()}
+
+
+class _NewRows(NamedTuple):
+    """Rows of some groups or hours of a date, and what they replace.
+
+    `files_of` returns those of some files of the date that may have rows of these groups or hours, and `is_old` for
+    each of some stored rows whether it is one.
+    """
+
+    rows: pa.Table
+    files_of: Callable[[pa.Table], pa.Table]
+    is_old: Callable[[pa.Table], pa.Array]
+
+
 def _compute_growth(lake: Lake, task: DaysTask, growth: Growth) -> ComputeResult:
-    """Compute the groups of a date that have new rows. Full files without such a group are kept.
+    """Compute what the new files of a date can change. Full files without rows of that are kept.
 
     Raises `DamagedFileError`.
     """
-    rollup, output, cut = task.rollup, task.output, task.rollup.cut
+    rollup, output = task.rollup, task.output
     ((day, inputs),) = task.due.items()
     state = {partition(day): inputs}
+    news = (_new_groups if rollup.cut else _new_hours)(lake, task, growth, day)
+    if news is None:
+        return ComputeResult(state, 1)
+    held = output.held.files([day])
+    near = pc.is_in(held["path"], value_set=news.files_of(held)["path"])
+    is_stale = pc.or_(near, pc.less(held["num_records"], FULL_ROWS))
+    stored = replace(output.held, live=held.filter(is_stale)).rows(lake, verify=True)
+    is_old, grain = news.is_old(stored), rollup.contract.grain
+    if _sort_rows(stored.filter(is_old), grain).equals(_sort_rows(news.rows, grain)):
+        return ComputeResult(state, 1)
+    others = stored.filter(pc.invert(is_old))
+    parts = [news.rows, others] if others.num_rows >= FULL_ROWS else [pa.concat_tables([news.rows, others])]
+    number = output.held.number + 1
+    written = [write_partition(lake.store, rollup.contract, part, day, number) for part in parts if part.num_rows]
+    kept = held.filter(pc.invert(is_stale))["path"].to_pylist()
+    return ComputeResult(state, 1, (day,), tuple(written), kept=tuple(kept))
+
+
+def _new_groups(lake: Lake, task: DaysTask, growth: Growth, day: date) -> _NewRows | None:
+    """Compute the groups of a date with new rows; None if there are none."""
+    rollup, output, cut = task.rollup, task.output, task.rollup.cut
     groups = groups_of(lake, rollup, growth)
     if not groups:
-        return ComputeResult(state, 1)
+        return None
     settled = settled_attempts(lake, rollup, output.held, day, groups)
     groups = {attempt: ranges if attempt in settled else [WHOLE_RANGE] for attempt, ranges in groups.items()}
     live = {name: files_of_groups(files, cut, groups) for name, files in task.live.items()}
@@ -253,19 +298,25 @@ def _compute_growth(lake: Lake, task: DaysTask, growth: Growth) -> ComputeResult
     ctx = session(lake, rollup.tables, live=live, threads=max(1, output.cores // at_once), heavy=True)
     keep_groups(ctx, rollup.tables, cut, groups)
     rows = evaluate_day(ctx, rollup, day, pieces, at_once, settled)
-    held = output.held.files([day])
-    near = pc.is_in(held["path"], value_set=files_of_groups(held, cut, groups)["path"])
-    is_stale = pc.or_(near, pc.less(held["num_records"], FULL_ROWS))
-    stored = replace(output.held, live=held.filter(is_stale)).rows(lake, verify=True)
-    is_old = is_of_groups(stored, cut, groups)
-    if _sort_rows(stored.filter(is_old), rollup.contract.grain).equals(_sort_rows(rows, rollup.contract.grain)):
-        return ComputeResult(state, 1)
-    others = stored.filter(pc.invert(is_old))
-    parts = [rows, others] if others.num_rows >= FULL_ROWS else [pa.concat_tables([rows, others])]
-    number = output.held.number + 1
-    written = [write_partition(lake.store, rollup.contract, part, day, number) for part in parts if part.num_rows]
-    kept = held.filter(pc.invert(is_stale))["path"].to_pylist()
-    return ComputeResult(state, 1, (day,), tuple(written), kept=tuple(kept))
+    return _NewRows(
+        rows, partial(files_of_groups, cut=cut, groups=groups), partial(is_of_groups, cut=cut, groups=groups)
+    )
+
+
+def _new_hours(lake: Lake, task: DaysTask, growth: Growth, day: date) -> _NewRows | None:
+    """Compute the hours of a date from the earliest new row on; None if new rows change no hour."""
+    rollup = task.rollup
+    since = first_hour(lake, rollup, growth, day)
+    if since is None:
+        return None
+    live = _files_since(rollup, task.live, since)
+    for name, files in live.items():
+        refuse_damaged(lake.tables, name, files)
+    ctx = session(lake, rollup.tables, live=live, threads=task.output.cores, heavy=True)
+    rows = evaluate_day(ctx, rollup, day, since=since)
+    return _NewRows(
+        rows, partial(files_from, column="hour", first=since), lambda stored: pc.greater_equal(stored["hour"], since)
+    )
 
 
 def by_day(rows: pa.Table, days: Collection[date]) -> dict[date, pa.Table]:

@@ -129,7 +129,8 @@ class Work:
     ) -> None:
         """Begin computing dates of a partition rollup, except for those that depend on what checks hold back.
 
-        With `state`, the recorded lineage, a rollup with `Rollup.cut` computes only the groups of a date with new rows.
+        With `state`, the recorded lineage, only what new rows of a date can change is computed, where the rollup allows
+        it (`ranklake.lake.rollups.growth`).
         """
         due, self.kept_back = split_kept_back(due, kept_back)
         tasks = []

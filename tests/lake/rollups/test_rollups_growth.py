@@ -1,4 +1,4 @@
-"""Dates that grow: only groups with new rows are computed, and the rows are those of a full computation."""
+"""Dates that grow: only what new rows can change is computed, and the rows are those of a full computation."""
 
 from datetime import timedelta
 from itertools import pairwise
@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from rollup_inputs import NOON, append
+from sampled import gpu_samples, with_links
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.workers import InProcess
@@ -22,6 +23,8 @@ from ranklake.lake.tables.read import read, read_some
 from ranklake.lake.tables.tables import delta_table
 
 CUT = [rollup.name for rollup in select_rollups() if rollup.cut]
+BY_HOUR = [rollup.name for rollup in select_rollups() if rollup.lookback_s is not None]
+EVENING = NOON + timedelta(hours=10)
 
 
 @pytest.fixture
@@ -34,6 +37,20 @@ def grown(monkeypatch):
         growth.keep_groups(ctx, tables, cut, groups)
 
     monkeypatch.setattr(tasks, "keep_groups", keep_groups)
+    return calls
+
+
+@pytest.fixture
+def hours(monkeypatch):
+    """Give a list of (rollup, hour of the day from which it was computed), one entry a date."""
+    calls = []
+
+    def first_hour(lake, rollup, *arguments):
+        since = growth.first_hour(lake, rollup, *arguments)
+        calls.append((rollup.name, since and since.hour))
+        return since
+
+    monkeypatch.setattr(tasks, "first_hour", first_hour)
     return calls
 
 
@@ -97,26 +114,26 @@ def rewrite(lake, table, change):
     assert swap(handle, number, add=[file], remove=live)
 
 
-def stored(lake):
-    """Return the rows of rollups that are cut, in order."""
+def stored(lake, names=CUT):
+    """Return the rows of rollups, in order."""
     return {
         name: read(lake.tables, contract(name)).sort_by([(one, "ascending") for one in contract(name).grain])
-        for name in CUT
+        for name in names
     }
 
 
-def same_as_full(lake):
+def same_as_full(lake, names=CUT):
     """Assert that the rows are those of a full computation."""
-    incremental = stored(lake)
-    run_rollups(Lake.open(lake.uri), CUT, full=True)
-    full = stored(lake)
-    for name in CUT:
+    incremental = stored(lake, names)
+    run_rollups(Lake.open(lake.uri), names, full=True)
+    full = stored(lake, names)
+    for name in names:
         assert incremental[name].equals(full[name]), name
 
 
-def again(lake):
+def again(lake, names=CUT):
     """Bring the rollups up to date as a process of its own does."""
-    run_rollups(Lake.open(lake.uri), CUT)
+    run_rollups(Lake.open(lake.uri), names)
 
 
 def test_a_minute_computes_its_own_steps(lake, grown):
@@ -282,3 +299,115 @@ def test_the_day_before_ends_an_hour_after_midnight(lake, grown):
     assert later == dict.fromkeys(first, 1)
     assert [list(groups.values()) for groups in grown] == [[[(20, 29)]]]
     same_as_full(lake)
+
+
+def xid(device, at):
+    """Return an event: an error of a device."""
+    return {"ts": at, "event": "xid", "attributes": f'{{"device_uuid": "{device}", "xid": 79}}'}
+
+
+def test_new_samples_compute_the_hours_from_the_earliest_on(lake, hours):
+    """A minute of the current hour, one that crosses an hour, a late one, an error, midnight; what changes no hour."""
+    gpu = ["gpu_hourly"]
+    late = NOON + timedelta(hours=2)
+    append(lake, "gpu_samples", gpu_samples(60, every_s=60.0, start=NOON) + gpu_samples(60, every_s=60.0, start=late))
+    again(lake, gpu)
+    assert hours == []
+    append(lake, "gpu_samples", gpu_samples(60, start=late + timedelta(minutes=60), slot=99))
+    again(lake, gpu)
+    append(lake, "gpu_samples", gpu_samples(3, every_s=60.0, start=late + timedelta(minutes=119), slot=199))
+    again(lake, gpu)
+    append(lake, "events", [xid("GPU-1", NOON + timedelta(minutes=5))])
+    again(lake, gpu)
+    merge(lake, "gpu_samples")
+    again(lake, gpu)
+    append(lake, "gpu_samples", gpu_samples(4, every_s=60.0, start=NOON + timedelta(hours=11, minutes=58), slot=299))
+    again(lake, gpu)
+    append(lake, "gpu_samples", gpu_samples(1, start=NOON + timedelta(hours=12, minutes=3), slot=399))
+    again(lake, gpu)
+    assert [hour for _, hour in hours] == [15, 15, 12, 23, 0]
+    append(lake, "gpu_samples", gpu_samples(1, start=NOON - timedelta(minutes=5), slot=499))
+    again(lake, gpu)
+    assert {hour for _, hour in hours[5:]} == {11, None}, "no hour of the next day"
+    assert sum(stored(lake, gpu)["gpu_hourly"]["xid_count"].to_pylist()) == 1
+    same_as_full(lake, gpu)
+
+
+@pytest.mark.parametrize("change", ["erased", "a fact of an attempt"])
+def test_what_is_no_growth_computes_the_whole_date(lake, hours, change):
+    """Rows that were taken out, and facts of attempts that changed, reach any hour."""
+    append(lake, "runs", [{"ts": NOON, "run": "r1", "pool": "p"}])
+    append(lake, "gpu_samples", gpu_samples(60, every_s=60.0))
+    again(lake, BY_HOUR)
+    if change == "erased":
+        rewrite(lake, "gpu_samples", lambda old: old.slice(7))
+    else:
+        append(lake, "runs", [{"ts": NOON - timedelta(hours=1), "run": "r1", "pool": "q", "slot": 1}])
+    append(lake, "gpu_samples", gpu_samples(60, start=NOON + timedelta(hours=1), slot=99))
+    again(lake, BY_HOUR)
+    assert hours == []
+    same_as_full(lake, BY_HOUR)
+
+
+def test_full_files_of_earlier_hours_stay(lake, monkeypatch):
+    """A minute writes its own hour and the last file that is not full."""
+    monkeypatch.setattr(tasks, "FULL_ROWS", 2)
+    seen = []
+    for hour in range(4):
+        samples = [row for n in range(3) for row in gpu_samples(5, device=f"G{n}", start=NOON + timedelta(hours=hour))]
+        append(lake, "gpu_samples", [{**row, "slot": slot + 100 * hour} for slot, row in enumerate(samples)])
+        again(lake, ["gpu_hourly"])
+        seen.append(set(files(delta_table(lake.store, "gpu_hourly"))["path"].to_pylist()))
+    assert [len(paths) for paths in seen] == [1, 2, 3, 4]
+    assert all(before < now for before, now in pairwise(seen))
+
+
+def random_minutes(rng, device, start, number):
+    """Return samples of a device and of its host: intervals or none, counters that start again, links that change."""
+    many, every_s = int(rng.integers(1, 30)), float(rng.choice([1, 30, 60, 200]))
+    if rng.random() < 0.5:  # until shortly before the end of an hour, so that what follows begins with the next
+        start = start.replace(minute=59, second=55) - (many - 1) * timedelta(seconds=every_s)
+    own = {"incarnation": 10 * number + int(rng.integers(3)), "holder_run": str(rng.choice(["r1", "r2"]))}
+    if rng.random() < 0.3:
+        own["interval_ns"] = None
+    joules = float(rng.choice([10.0, 1e6 * number]))
+    gpu = gpu_samples(many, device=device, joules=joules, start=start, every_s=every_s, **own)
+    speeds = {"mlx5_0": int(rng.choice([1, 2])) * 10**11}
+    host = with_links(
+        "n1", at=int(rng.integers(5)), speeds=speeds, count=many, mlx5_0=True, mlx5_1=bool(rng.random() < 0.5)
+    )
+    for n, (row, sample) in enumerate(zip(host, gpu, strict=True)):
+        row |= {name: sample[name] for name in ("ts", "slot", "interval_ns", *own)}
+        row |= {"disk_write_bytes": 10**6 * number + n, "boot_id": f"b{number // 8}"}
+    return gpu, host
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_any_history_of_samples_gives_the_rows_of_a_full_computation(lake, hours, monkeypatch, seed):
+    """New and late minutes, files across an hour and midnight, errors, resets, merges, rewritten files, attempts."""
+    monkeypatch.setattr(tasks, "FULL_ROWS", 3)
+    rng = np.random.default_rng(seed)
+    at = {f"G{n}": EVENING for n in range(3)}
+    for number in range(16):
+        device = str(rng.choice(list(at)))
+        kind = rng.choice(["on"] * 5 + ["late", "error", "merge", "rewrite", "attempt"])
+        if kind in {"on", "late"}:
+            start = at[device] + timedelta(seconds=int(rng.choice([10, 10, 290, 310, 1500])))
+            start = start if kind == "on" else EVENING + timedelta(minutes=int(rng.integers(-30, 120)))
+            gpu, host = random_minutes(rng, device, start, number)
+            append(lake, "gpu_samples", gpu)
+            append(lake, "host_samples", host)
+            at[device] = max(at[device], gpu[-1]["ts"])
+        elif kind == "error":
+            append(lake, "events", [{**xid(device, at[device] - timedelta(minutes=1)), "slot": number}])
+        elif kind == "attempt":
+            append(lake, "runs", [{"ts": EVENING, "run": "r1", "pool": f"p{number}", "slot": number}])
+        elif delta_table(lake.store, "gpu_samples") is not None:
+            for table in ("gpu_samples", "host_samples"):
+                _ = merge(lake, table) if kind == "merge" else rewrite(lake, table, lambda old: old.slice(len(old) > 1))
+        if rng.random() < 0.8:
+            again(lake, BY_HOUR)
+    again(lake, BY_HOUR)
+    assert {name for name, _ in hours} == set(BY_HOUR), "else this shows nothing"
+    same_as_full(lake, BY_HOUR)
