@@ -138,12 +138,16 @@ class Input:
     begin, end
         For ``over``: columns with the begin and end of a row's time. If the first column is NULL or more than
         `MAX_DAYS` from the row's date, the next one is used; the last resort is the date.
+    facts
+        For ``until``, of a rollup with `Rollup.lookback_s`: the columns that it reads for the attempt in a row. Where
+        only these tables changed, the hours from the first stored row of an attempt with other facts on are computed.
     """
 
     table: str
     reach: Reach
     begin: tuple[str, ...] = ()
     end: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
 
     def days(self, day: date) -> tuple[date, ...] | None:
         """Return the dates of the table on which an output date depends; None for a reach without fixed dates."""

@@ -15,26 +15,39 @@ erasure, a quarantine, a migration or a restore does, and then the whole date is
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
 
 from ranklake.lake.rollups.declaration import replace_table
 from ranklake.lake.rollups.evaluate import Range
-from ranklake.lake.rollups.inputs import NOTHING, WHOLE, Key, Snapshot, begin_of, day_of, hours_around
+from ranklake.lake.rollups.inputs import (
+    ABSENT,
+    NOTHING,
+    WHOLE,
+    Key,
+    Snapshot,
+    begin_of,
+    combine_days,
+    day_of,
+    hours_around,
+    slim,
+    snapshot_of,
+)
 from ranklake.lake.store.reachability import unreachable
 from ranklake.lake.tables.live_files import extend_digest, plan_of
 from ranklake.lake.tables.read import read_some
-from ranklake.lake.tables.tables import actions_of
+from ranklake.lake.tables.tables import actions_of, at_version
 
 if TYPE_CHECKING:
     from ranklake.lake.contracts.model import Contract
     from ranklake.lake.query.engine import SessionContext
-    from ranklake.lake.rollups.declaration import Rollup
+    from ranklake.lake.rollups.declaration import Input, Rollup
     from ranklake.lake.rollups.lineage import Recorded
     from ranklake.lake.store.lake import Lake
     from ranklake.lake.store.store import Store
@@ -62,9 +75,18 @@ class NewFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Files that were added to each input of a date since its last computation. Nothing else changed."""
+    """Changes of a date's inputs since its last computation. Nothing else changed.
+
+    Attributes
+    ----------
+    files
+        Files that were added, by table.
+    replaced
+        For inputs with `Input.facts`: files that were removed, and files that were added, by table.
+    """
 
     files: Mapping[str, Sequence[NewFile]]
+    replaced: Mapping[str, tuple[pa.Table, pa.Table]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -99,30 +121,76 @@ def growth_of(
     )
     if not rollup.bounds or not is_same_code or len(output_versions) != 1 or (version := output_versions.pop()) is None:
         return None
+    changed = {
+        (table, name)
+        for table, name in {*recorded, *digests}
+        if not _is_extended(recorded.get((table, name)), (), digests.get((table, name), NOTHING))
+    }
+    added: dict[str, list[NewFile]] = {}
+    replaced = {}
     try:
-        if any(change["date"] == day for change in _changes(store, output.table, version, output.version)):
+        if not _is_untouched(store, output, day, version):
             return None
-        added: dict[str, list[NewFile]] = {}
         for item in rollup.inputs:
-            days = item.days(day)
-            if days is None:
-                continue
-            versions = [entry.input_version for (table, _), entry in recorded.items() if table == item.table]
-            since = max((-1 if each is None else each for each in versions), default=-1)
-            changes = _changes(store, item.table, since, inputs[item.table].version)
-            files = [change["file"] for change in changes if change["file"] and change["date"] in days]
-            added[item.table] = [file for file in files if item.reach != "hours" or _is_near(file, day)]
-    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            key = (item.table, WHOLE)
+            if item.days(day) is not None and any(table == item.table for table, _ in changed):
+                added[item.table] = _added_files(store, item, day, recorded, inputs[item.table].version)
+            elif item.facts and key in changed & recorded.keys():
+                replaced[item.table] = _replaced_files(store, inputs[item.table], day, recorded[key])
+                changed.remove(key)
+    except (FileNotFoundError, DeltaError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None  # a commit was deleted from the log, or is not one of ours
     except OSError as error:
         raise unreachable(store.uri, error, store.storage) from None
-    for key in {*recorded, *digests}:
-        table, name = key
-        before = recorded[key].digest if key in recorded else NOTHING
+    for table, name in changed:
         paths = [file.path for file in added.get(table, ()) if name != WHOLE and file.date == day_of(name)]
-        if extend_digest(before, paths) != extend_digest(digests.get(key, NOTHING), ()):
+        if not _is_extended(recorded.get((table, name)), paths, digests.get((table, name), NOTHING)):
             return None
-    return Growth(added)
+    return Growth(added, replaced)
+
+
+def _is_extended(recorded: "Recorded | None", paths: Sequence[str], digest: str) -> bool:
+    """Whether a recorded partition with further files has a digest."""
+    before = NOTHING if recorded is None else recorded.digest
+    return extend_digest(before, paths) == extend_digest(digest, ())
+
+
+def _is_untouched(store: "Store", output: Snapshot, day: date, version: int) -> bool:
+    """Whether nobody replaced files of a date after a version of the output."""
+    if output.version - version <= MOST_COMMITS:
+        return all(change["date"] != day for change in _changes(store, output.table, version, output.version))
+    before = {} if version == ABSENT else snapshot_of(at_version(store, output.table, version), output.table).digests
+    return before.get(day) == output.digests.get(day)
+
+
+def _added_files(
+    store: "Store", item: "Input", day: date, recorded: "Mapping[Key, Recorded]", version: int
+) -> list[NewFile]:
+    """Return the files that were added to an input of a date until a version."""
+    versions = [entry.input_version for (table, _), entry in recorded.items() if table == item.table]
+    since = max((-1 if each is None else each for each in versions), default=-1)
+    changes, days = _changes(store, item.table, since, version), item.days(day) or ()
+    files = [change["file"] for change in changes if change["file"] and change["date"] in days]
+    return [file for file in files if item.reach != "hours" or _is_near(file, day)]
+
+
+def _replaced_files(store: "Store", table: Snapshot, until: date, recorded: "Recorded") -> tuple[pa.Table, pa.Table]:
+    """Return the files up to a date that are no more, and those that are new, since a version.
+
+    Raises `ValueError` if the version is not the recorded one.
+    """
+    version = recorded.input_version
+    handle = None if version is None else at_version(store, table.table, version)
+    before = Snapshot(table.table) if handle is None else snapshot_of(handle, table.table)
+    if combine_days(before, until) != recorded.digest:
+        raise ValueError(version)
+    old, new = (
+        slim(one.files().filter(pc.less_equal(one.files()["date"], pa.scalar(until)))) for one in (before, table)
+    )
+    return (
+        old.filter(pc.invert(pc.is_in(old["path"], value_set=new["path"]))),
+        new.filter(pc.invert(pc.is_in(new["path"], value_set=old["path"]))),
+    )
 
 
 def _changes(store: "Store", table: str, since: int, until: int) -> Iterator[dict[str, Any]]:
@@ -279,10 +347,11 @@ def is_of_groups(rows: pa.Table, cut: str, groups: Groups) -> pa.Array:
     return pa.array(result)
 
 
-def first_hour(lake: "Lake", rollup: "Rollup", growth: Growth, day: date) -> datetime | None:
-    """Return the first hour of a date that rows in the new files can change; None if they change no hour.
+def first_hour(lake: "Lake", rollup: "Rollup", growth: Growth, held: Snapshot, day: date) -> datetime | None:
+    """Return the first hour of a date that can have changed; None if none can.
 
-    Files without statistics of ``ts`` are read. Raises `DamagedFileError`, also for a missing file.
+    These are the hours of rows in the new files, and of stored rows of attempts with other facts. Files without
+    statistics of ``ts`` are read. Raises `DamagedFileError`, also for a missing file.
     """
     begin = begin_of(day)
     earliest = begin - timedelta(seconds=rollup.lookback_s or 0)
@@ -296,7 +365,28 @@ def first_hour(lake: "Lake", rollup: "Rollup", growth: Growth, day: date) -> dat
             first, last = bounds
             if last is not None and last >= earliest:
                 firsts.append(max(first, begin))
+    if attempts := _changed_attempts(lake, rollup, growth):
+        prefix = "holder_" if "holder_run" in rollup.contract.names else ""
+        names = ["hour", f"{prefix}run", f"{prefix}attempt"]
+        rows = held.rows(lake, names, [day])
+        firsts += [hour for hour, *attempt in zip(*(rows[name].to_pylist() for name in names), strict=True)
+                   if tuple(attempt) in attempts]  # fmt: skip
     return min(firsts).replace(minute=0, second=0, microsecond=0) if firsts else None
+
+
+def _changed_attempts(lake: "Lake", rollup: "Rollup", growth: Growth) -> set[Attempt]:
+    """Return the attempts whose facts differ between replaced files of `Input.facts`."""
+    attempts = set()
+    for item in rollup.inputs:
+        if item.table in growth.replaced:
+            columns = ["run", "attempt", *item.facts]
+            old, new = (
+                {row for _, part in read_some(lake.tables, lake.contract(item.table), files, columns)
+                 for row in zip(*(column.to_pylist() for column in part.columns), strict=True)}
+                for files in growth.replaced[item.table]
+            )  # fmt: skip
+            attempts |= {row[:2] for row in old ^ new}
+    return attempts
 
 
 def files_from(live: pa.Table, column: str, first: datetime) -> pa.Table:

@@ -92,7 +92,11 @@ ROLLUPS: Final = (
     Rollup(
         "gpu_hourly",
         "partition",
-        (Input("gpu_samples", "eve"), Input("events", "day"), Input("attempt_facts", "until")),
+        (
+            Input("gpu_samples", "eve"),
+            Input("events", "day"),
+            Input("attempt_facts", "until", facts=("cluster", "pool")),
+        ),
         {"max_interval_s": thresholds.MAX_INTERVAL_S, "max_watts": thresholds.MAX_WATTS},
         lookback_s=thresholds.MAX_INTERVAL_S,
     ),

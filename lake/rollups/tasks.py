@@ -306,7 +306,7 @@ def _new_groups(lake: Lake, task: DaysTask, growth: Growth, day: date) -> _NewRo
 def _new_hours(lake: Lake, task: DaysTask, growth: Growth, day: date) -> _NewRows | None:
     """Compute the hours of a date from the earliest new row on; None if new rows change no hour."""
     rollup = task.rollup
-    since = first_hour(lake, rollup, growth, day)
+    since = first_hour(lake, rollup, growth, task.output.held, day)
     if since is None:
         return None
     live = _files_since(rollup, task.live, since)

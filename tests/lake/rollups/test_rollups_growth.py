@@ -333,20 +333,41 @@ def test_new_samples_compute_the_hours_from_the_earliest_on(lake, hours):
     same_as_full(lake, gpu)
 
 
-@pytest.mark.parametrize("change", ["erased", "a fact of an attempt"])
-def test_what_is_no_growth_computes_the_whole_date(lake, hours, change):
-    """Rows that were taken out, and facts of attempts that changed, reach any hour."""
-    append(lake, "runs", [{"ts": NOON, "run": "r1", "pool": "p"}])
+def test_samples_that_are_taken_out_compute_the_whole_date(lake, hours):
+    """Rows that an erasure or a check took out reach any hour."""
     append(lake, "gpu_samples", gpu_samples(60, every_s=60.0))
     again(lake, BY_HOUR)
-    if change == "erased":
-        rewrite(lake, "gpu_samples", lambda old: old.slice(7))
-    else:
-        append(lake, "runs", [{"ts": NOON - timedelta(hours=1), "run": "r1", "pool": "q", "slot": 1}])
+    rewrite(lake, "gpu_samples", lambda old: old.slice(7))
     append(lake, "gpu_samples", gpu_samples(60, start=NOON + timedelta(hours=1), slot=99))
     again(lake, BY_HOUR)
     assert hours == []
     same_as_full(lake, BY_HOUR)
+
+
+def test_facts_of_attempts_compute_the_hours_of_these_attempts(lake, hours, monkeypatch):
+    """An attempt that begins, or ends, changes no hour before; another pool changes all hours of the attempt."""
+    monkeypatch.setattr(growth, "MOST_COMMITS", 2)
+    gpu = ["gpu_hourly"]
+    append(lake, "runs", [{"ts": NOON, "run": "r1", "pool": "p"}])
+    append(lake, "gpu_samples", gpu_samples(60, every_s=60.0, holder_run="r0"))
+    append(lake, "gpu_samples", gpu_samples(60, every_s=60.0, start=NOON + timedelta(hours=1), slot=99))
+    again(lake, gpu)
+    later = NOON + timedelta(hours=3)
+    append(lake, "runs", [{"ts": later, "run": "r2", "pool": "p"}])
+    append(lake, "gpu_samples", gpu_samples(9, start=later, slot=199, holder_run="r2"))
+    again(lake, gpu)
+    append(lake, "runs", [{"ts": later + timedelta(hours=1), "run": "r1", "slot": 1}])
+    again(lake, gpu)
+    assert hours == [("gpu_hourly", 15), ("gpu_hourly", None)]
+    for hour in range(4):  # rows of the next date: more commits than are read
+        append(lake, "gpu_samples", gpu_samples(9, start=later + timedelta(hours=13 + hour), slot=300 + 9 * hour))
+        again(lake, gpu)
+    hours.clear()
+    append(lake, "runs", [{"ts": NOON - timedelta(hours=1), "run": "r1", "pool": "q", "slot": 2}])
+    again(lake, gpu)
+    assert sorted(hours) == [("gpu_hourly", 4), ("gpu_hourly", 13)]
+    assert set(stored(lake, gpu)["gpu_hourly"]["pool"].to_pylist()) == {None, "p", "q"}
+    same_as_full(lake, gpu)
 
 
 def test_full_files_of_earlier_hours_stay(lake, monkeypatch):
