@@ -62,18 +62,17 @@ FROM events
 INNER JOIN affected_runs ON affected_runs.run = events.run
 WHERE events.event NOT IN ('abandoned', 'gap');
 
--- into told: what rank 0 itself says of an attempt's start and of its training
+-- into rank_0_spans: of rank 0's spans, those that tell more of its time than steps do
 SELECT
-    spans.run, spans.attempt, spans.name,
-    CASE WHEN spans.name LIKE 'init/%' THEN substr(spans.name, 6) END AS part,
-    coalesce(spans.stream = 'sampled', FALSE) AS is_sampled,
+    spans.run, spans.attempt, spans.kind, spans.name, spans.step, spans.stream,
     CAST(spans.ts AS BIGINT) * 1000 AS begin_ns,
     CAST(spans.ts AS BIGINT) * 1000 + spans.duration_ns AS end_ns
 FROM spans
 INNER JOIN affected_runs ON affected_runs.run = spans.run
 WHERE spans.rank = 0
   AND (
-      (spans.kind = 'other' AND spans.name LIKE 'init/_%')
+      spans.kind IN ('checkpoint', 'evaluation')
+      OR (spans.kind = 'other' AND spans.name LIKE 'init/_%')
       OR (
           spans.kind = 'phase' AND spans.step IS NULL
           AND (
@@ -83,6 +82,13 @@ WHERE spans.rank = 0
           )
       )
   );
+
+-- view told: what rank 0 itself says of an attempt's start and of its training
+SELECT
+    run, attempt, name, CASE WHEN name LIKE 'init/%' THEN substr(name, 6) END AS part,
+    coalesce(stream = 'sampled', FALSE) AS is_sampled, begin_ns, end_ns
+FROM rank_0_spans
+WHERE kind IN ('other', 'phase');
 
 -- into start_parts: where each part of a start begins, until the next one does; '' where nobody says what it is
 SELECT
@@ -99,14 +105,8 @@ LEFT JOIN told
     AND told.begin_ns <= edges.at_ns AND told.end_ns > edges.at_ns
 GROUP BY edges.run, edges.attempt, edges.at_ns;
 
--- into paused: checkpoints and evaluations that rank 0 tells as spans
-SELECT
-    spans.run, spans.attempt, spans.kind, spans.step,
-    CAST(spans.ts AS BIGINT) * 1000 AS begin_ns,
-    CAST(spans.ts AS BIGINT) * 1000 + spans.duration_ns AS end_ns
-FROM spans
-INNER JOIN affected_runs ON affected_runs.run = spans.run
-WHERE spans.kind IN ('checkpoint', 'evaluation') AND spans.rank = 0;
+-- view paused: checkpoints and evaluations that rank 0 tells as spans
+SELECT run, attempt, kind, step, begin_ns, end_ns FROM rank_0_spans WHERE kind IN ('checkpoint', 'evaluation');
 
 -- into attempts: from where to where each attempt's account goes, and what its steps are like
 WITH stepped AS (
@@ -219,9 +219,16 @@ WINDOW following AS (PARTITION BY bounded.run ORDER BY bounded.attempt);
 -- into marked: what each step is
 SELECT
     timeline.run, timeline.attempt, timeline.step, timeline.begin_ns, timeline.end_ns,
-    timeline.checkpoint_ns, timeline.evaluation_ns,
-    timeline.tokens, attempts.is_told,
+    timeline.checkpoint_ns, timeline.evaluation_ns, timeline.tokens,
     coalesce(timeline.step >= attempts.resumed_step, FALSE) AS is_lost,
+    CASE
+        WHEN timeline.step_ns = 0 THEN 0
+        WHEN coalesce(timeline.step >= attempts.resumed_step, FALSE) THEN 5
+        WHEN NOT attempts.is_told THEN 6
+        ELSE 0
+    END AS kind,
+    timeline.begin_ns >= attempts.begin_ns AND timeline.begin_ns < attempts.end_ns
+        AND timeline.end_ns <= attempts.end_ns AS is_within,
     timeline.begin_ns = attempts.first_ns AS is_first,
     CASE
         WHEN attempts.is_told THEN 0
@@ -258,14 +265,135 @@ SELECT
 FROM attempt_facts
 INNER JOIN affected_runs ON affected_runs.run = attempt_facts.run;
 
--- the account
+-- into other_intervals: what other records than steps tell of the time
 WITH told_by_steps AS (
     -- checkpoints and evaluations in a step's own columns; their events and spans differ by some microseconds
     SELECT run, attempt, step, end_ns, 'checkpoint' AS kind FROM marked WHERE checkpoint_ns > 0
     UNION ALL
     SELECT run, attempt, step, end_ns, 'evaluation' FROM marked WHERE evaluation_ns > 0
+)
+SELECT
+    told.run, told.attempt, CASE told.name WHEN 'init' THEN 3 WHEN 'train' THEN 6 ELSE 12 END AS kind,
+    told.begin_ns, told.end_ns
+FROM told
+INNER JOIN attempts ON attempts.run = told.run AND attempts.attempt = told.attempt
+WHERE told.part IS NULL AND (attempts.init_end_ns IS NOT NULL OR told.name = 'unlogged')
+UNION ALL
+SELECT
+    happened.run, happened.attempt, CASE happened.event WHEN 'checkpoint' THEN 7 ELSE 8 END,
+    happened.begin_ns, happened.end_ns
+FROM happened
+LEFT ANTI JOIN told_by_steps
+    ON told_by_steps.run = happened.run AND told_by_steps.attempt = happened.attempt
+    AND told_by_steps.step = happened.step AND told_by_steps.kind = happened.event
+    AND happened.begin_ns < told_by_steps.end_ns
+WHERE happened.event IN ('checkpoint', 'evaluation') AND happened.rank = 0
+UNION ALL
+SELECT
+    paused.run, paused.attempt,
+    CASE paused.kind WHEN 'checkpoint' THEN 7 ELSE 8 END - CASE WHEN attempts.is_told THEN 6 ELSE 0 END,
+    paused.begin_ns, paused.end_ns
+FROM paused
+INNER JOIN attempts ON attempts.run = paused.run AND attempts.attempt = paused.attempt
+LEFT ANTI JOIN told_by_steps
+    ON told_by_steps.run = paused.run AND told_by_steps.attempt = paused.attempt
+    AND told_by_steps.step = paused.step AND told_by_steps.kind = paused.kind
+    AND paused.begin_ns < told_by_steps.end_ns
+UNION ALL
+-- an attempt without steps is a start as a whole
+SELECT run, attempt, 9, begin_ns, coalesce(init_end_ns, first_ns, CASE WHEN NOT is_untimed THEN end_ns END)
+FROM attempts
+WHERE NOT is_traced
+UNION ALL
+SELECT run, attempt, 12, coalesce(first_ns, begin_ns), end_ns FROM attempts WHERE is_untimed;
+
+-- into cuts: where something else begins, of few moments: the attempt's own start, parts of its start, epochs
+SELECT run, attempt, own_begin_ns AS at_ns, CAST(NULL AS INT) AS epoch, CAST(NULL AS VARCHAR) AS part,
+    CAST(NULL AS BIGINT) AS said_ns
+FROM attempts
+WHERE own_begin_ns > begin_ns AND own_begin_ns < end_ns
+UNION ALL
+SELECT start_parts.run, start_parts.attempt, greatest(start_parts.at_ns, attempts.begin_ns) AS from_ns,
+    NULL, part, start_parts.at_ns AS said_ns
+FROM start_parts
+INNER JOIN attempts ON attempts.run = start_parts.run AND attempts.attempt = start_parts.attempt
+WHERE start_parts.at_ns < attempts.end_ns
+UNION ALL
+SELECT epochs.run, epochs.attempt, greatest(epochs.begin_ns, attempts.begin_ns), epoch, NULL, epochs.begin_ns
+FROM epochs
+INNER JOIN attempts ON attempts.run = epochs.run AND attempts.attempt = epochs.attempt
+WHERE epochs.begin_ns < attempts.end_ns;
+
+-- into blocks: consecutive steps as one interval, since a sweep over single steps costs five times as much. The time
+-- between steps of a block is unattributed: it has no other interval and no cut, is on the block's date, and no longer
+-- than $stall_s.
+WITH marks AS (
+    -- where other intervals begin or end: one more, one less
+    SELECT
+        other_intervals.run, other_intervals.attempt,
+        unnest(make_array(other_intervals.begin_ns, least(other_intervals.end_ns, attempts.end_ns))) AS at_ns,
+        unnest(make_array(1, -1)) AS change
+    FROM other_intervals
+    INNER JOIN attempts ON attempts.run = other_intervals.run AND attempts.attempt = other_intervals.attempt
+    WHERE least(other_intervals.end_ns, attempts.end_ns) > other_intervals.begin_ns
+    UNION ALL
+    SELECT run, attempt, at_ns, 0 FROM cuts
 ),
-intervals AS (
+neighbours AS (
+    SELECT
+        *,
+        lag(block_key) OVER so_far AS block_key_before,
+        sum(change) OVER so_far AS others,
+        at_ns - max(end_ns) OVER before AS since_ns,
+        max(end_ns) OVER before > lag(end_ns) OVER so_far AS is_within_earlier
+    FROM (
+        SELECT
+            run, attempt, TRUE AS is_step, kind, is_lost, tokens, 0 AS change,
+            begin_ns AS at_ns, CASE WHEN kind > 0 THEN end_ns END AS end_ns,
+            -- the same for all steps of a block; NULL for a step that is a block of its own, because the attempt's account
+            -- has only part of it, or a sum of such tokens may not fit into 64 bits
+            CASE
+                WHEN is_within AND abs(coalesce(tokens, 0)) < 68719476736
+                THEN begin_ns / 86400000000000 * 16 + kind * 2 + CASE WHEN is_lost THEN 1 ELSE 0 END
+            END AS block_key
+        FROM marked
+        UNION ALL
+        SELECT run, attempt, FALSE, 0, FALSE, NULL, change, at_ns, NULL, NULL FROM marks
+    )
+    WINDOW
+        so_far AS (
+            PARTITION BY run, attempt ORDER BY at_ns, is_step ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        ),
+        before AS (
+            PARTITION BY run, attempt ORDER BY at_ns, is_step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        )
+),
+first_steps AS (
+    SELECT
+        *,
+        block_key IS NULL OR (block_key IS DISTINCT FROM block_key_before) OR coalesce(is_within_earlier, FALSE)
+        OR coalesce(since_ns > CASE WHEN others > 0 THEN 0 ELSE $stall_s * 1000000000 END, FALSE) AS is_new
+    FROM neighbours
+),
+numbered AS (
+    SELECT
+        *,
+        sum(CASE WHEN is_new THEN 1 ELSE 0 END) OVER (
+            PARTITION BY run, attempt ORDER BY at_ns, is_step ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        ) AS block
+    FROM first_steps
+)
+SELECT
+    run, attempt, kind, is_lost,
+    min(at_ns) AS begin_ns, max(at_ns) AS last_ns, max(end_ns) AS end_ns,
+    sum(CASE WHEN is_new OR kind = 0 THEN 0 ELSE greatest(since_ns, 0) END) AS gap_ns,
+    count(*) AS steps, sum(tokens) AS tokens
+FROM numbered
+WHERE is_step
+GROUP BY run, attempt, block, kind, is_lost;
+
+-- the account
+WITH intervals AS (
     SELECT run, attempt, 1 AS kind, end_ns - checkpoint_ns AS begin_ns, end_ns FROM marked WHERE checkpoint_ns > 0
     UNION ALL
     SELECT run, attempt, 2, end_ns - checkpoint_ns - evaluation_ns, end_ns - checkpoint_ns
@@ -274,42 +402,9 @@ intervals AS (
     SELECT run, attempt, CASE WHEN is_first THEN 3 ELSE 4 END, begin_ns, begin_ns + beyond_ns
     FROM marked WHERE beyond_ns > 0
     UNION ALL
-    SELECT run, attempt, CASE WHEN is_lost THEN 5 ELSE 6 END, begin_ns, end_ns FROM marked WHERE is_lost OR NOT is_told
+    SELECT run, attempt, kind, begin_ns, end_ns FROM blocks WHERE kind > 0
     UNION ALL
-    SELECT
-        told.run, told.attempt, CASE told.name WHEN 'init' THEN 3 WHEN 'train' THEN 6 ELSE 12 END,
-        told.begin_ns, told.end_ns
-    FROM told
-    INNER JOIN attempts ON attempts.run = told.run AND attempts.attempt = told.attempt
-    WHERE told.part IS NULL AND (attempts.init_end_ns IS NOT NULL OR told.name = 'unlogged')
-    UNION ALL
-    SELECT
-        happened.run, happened.attempt, CASE happened.event WHEN 'checkpoint' THEN 7 ELSE 8 END,
-        happened.begin_ns, happened.end_ns
-    FROM happened
-    LEFT ANTI JOIN told_by_steps
-        ON told_by_steps.run = happened.run AND told_by_steps.attempt = happened.attempt
-        AND told_by_steps.step = happened.step AND told_by_steps.kind = happened.event
-        AND happened.begin_ns < told_by_steps.end_ns
-    WHERE happened.event IN ('checkpoint', 'evaluation') AND happened.rank = 0
-    UNION ALL
-    SELECT
-        paused.run, paused.attempt,
-        CASE paused.kind WHEN 'checkpoint' THEN 7 ELSE 8 END - CASE WHEN attempts.is_told THEN 6 ELSE 0 END,
-        paused.begin_ns, paused.end_ns
-    FROM paused
-    INNER JOIN attempts ON attempts.run = paused.run AND attempts.attempt = paused.attempt
-    LEFT ANTI JOIN told_by_steps
-        ON told_by_steps.run = paused.run AND told_by_steps.attempt = paused.attempt
-        AND told_by_steps.step = paused.step AND told_by_steps.kind = paused.kind
-        AND paused.begin_ns < told_by_steps.end_ns
-    UNION ALL
-    -- an attempt without steps is a start as a whole
-    SELECT run, attempt, 9, begin_ns, coalesce(init_end_ns, first_ns, CASE WHEN NOT is_untimed THEN end_ns END)
-    FROM attempts
-    WHERE NOT is_traced
-    UNION ALL
-    SELECT run, attempt, 12, coalesce(first_ns, begin_ns), end_ns FROM attempts WHERE is_untimed
+    SELECT run, attempt, kind, begin_ns, end_ns FROM other_intervals
     UNION ALL
     SELECT run, attempt, 11, begin_ns, end_ns FROM attempts
 ),
@@ -336,24 +431,6 @@ weights(kind, weight) AS (
     (9, CAST('100' AS DECIMAL(38, 0))),
     (12, CAST('1' AS DECIMAL(38, 0))),
     (11, CAST('0' AS DECIMAL(38, 0)))
-),
-cuts AS (
-    -- where something else begins, of few moments: the attempt's own start, parts of its start, epochs
-    SELECT run, attempt, own_begin_ns AS at_ns, CAST(NULL AS INT) AS epoch, CAST(NULL AS VARCHAR) AS part,
-        CAST(NULL AS BIGINT) AS said_ns
-    FROM attempts
-    WHERE own_begin_ns > begin_ns AND own_begin_ns < end_ns
-    UNION ALL
-    SELECT start_parts.run, start_parts.attempt, greatest(start_parts.at_ns, attempts.begin_ns) AS from_ns,
-        NULL, part, start_parts.at_ns AS said_ns
-    FROM start_parts
-    INNER JOIN attempts ON attempts.run = start_parts.run AND attempts.attempt = start_parts.attempt
-    WHERE start_parts.at_ns < attempts.end_ns
-    UNION ALL
-    SELECT epochs.run, epochs.attempt, greatest(epochs.begin_ns, attempts.begin_ns), epoch, NULL, epochs.begin_ns
-    FROM epochs
-    INNER JOIN attempts ON attempts.run = epochs.run AND attempts.attempt = epochs.attempt
-    WHERE epochs.begin_ns < attempts.end_ns
 ),
 begun AS (
     SELECT run, attempt, at_ns,
@@ -468,18 +545,16 @@ cut AS (
     FROM days
 ),
 stepped AS (
-    -- the epoch of each step: the last one that began no later
-    SELECT run, attempt, at_ns, is_lost, tokens, is_step, last_value(epoch) IGNORE NULLS OVER so_far AS epoch
+    -- the epoch of each block: the last one that began no later
+    SELECT *, last_value(epoch_begun) IGNORE NULLS OVER so_far AS epoch
     FROM (
-        SELECT
-            marked.run, marked.attempt, TRUE AS is_step, marked.begin_ns AS at_ns, is_lost, tokens,
-            CAST(NULL AS INT) AS epoch
-        FROM marked
+        SELECT *, TRUE AS is_block, CAST(NULL AS INT) AS epoch_begun FROM blocks
         UNION ALL
-        SELECT run, attempt, FALSE, begin_ns, FALSE, NULL, epoch FROM epochs
+        SELECT run, attempt, 0, FALSE, begin_ns, NULL, NULL, 0, 0, NULL, FALSE, epoch FROM epochs
     )
     WINDOW so_far AS (
-        PARTITION BY run, attempt ORDER BY at_ns, is_step ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+        PARTITION BY run, attempt ORDER BY begin_ns, is_block, epoch_begun
+        ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
     )
 ),
 parts AS (
@@ -493,20 +568,23 @@ parts AS (
             WHEN cut.begin_ns >= first_ns THEN 'first_step'
             ELSE 'unexplained'
         END AS start_part,
-        0 AS steps, 0 AS steps_lost, CAST(NULL AS BIGINT) AS tokens, CAST(NULL AS BIGINT) AS tokens_lost
+        0 AS gap_ns, 0 AS steps, 0 AS steps_lost, CAST(NULL AS BIGINT) AS tokens, CAST(NULL AS BIGINT) AS tokens_lost
     FROM cut
     INNER JOIN attempts ON attempts.run = cut.run AND attempts.attempt = cut.attempt
     UNION ALL
     SELECT
         stepped.run, stepped.attempt, epoch,
-        least(greatest(at_ns, begin_ns), end_ns) AS from_ns, least(greatest(at_ns, begin_ns), end_ns) AS to_ns, 0, 0, 0,
-        NULL, 1, CASE WHEN is_lost THEN 1 ELSE 0 END,
+        least(greatest(stepped.begin_ns, attempts.begin_ns), attempts.end_ns) AS from_ns,
+        least(greatest(last_ns, attempts.begin_ns), attempts.end_ns) AS to_ns,
+        0, kind, 0, NULL, gap_ns, stepped.steps, CASE WHEN is_lost THEN stepped.steps ELSE 0 END,
         CASE WHEN NOT is_lost THEN tokens END, CASE WHEN is_lost THEN tokens END
     FROM stepped
     INNER JOIN attempts ON attempts.run = stepped.run AND attempts.attempt = stepped.attempt
-    WHERE is_step
+    WHERE is_block
     UNION ALL
-    SELECT run, attempt, NULL, begin_ns, end_ns, 0, 0, 0, NULL, 0, 0, NULL, NULL FROM attempts WHERE begin_ns = end_ns
+    SELECT run, attempt, NULL, begin_ns, end_ns, 0, 0, 0, NULL, 0, 0, 0, NULL, NULL
+    FROM attempts
+    WHERE begin_ns = end_ns
 ),
 spent AS (
     SELECT
@@ -521,12 +599,12 @@ spent AS (
         sum(piece_ns) AS wall_ns,
         sum(downtime_ns) AS downtime_ns,
         sum(CASE WHEN kind IN (3, 9) THEN piece_ns ELSE 0 END) AS start_ns,
-        sum(CASE WHEN kind = 6 THEN piece_ns ELSE 0 END) AS productive_ns,
+        sum(CASE WHEN kind = 6 THEN piece_ns - gap_ns ELSE 0 END) AS productive_ns,
         sum(CASE WHEN kind IN (1, 7) THEN piece_ns ELSE 0 END) AS checkpoint_ns,
         sum(CASE WHEN kind IN (2, 8) THEN piece_ns ELSE 0 END) AS evaluation_ns,
-        sum(CASE WHEN kind = 5 THEN piece_ns ELSE 0 END) AS lost_work_ns,
+        sum(CASE WHEN kind = 5 THEN piece_ns - gap_ns ELSE 0 END) AS lost_work_ns,
         sum(CASE WHEN kind IN (4, 10) THEN piece_ns ELSE 0 END) AS stall_ns,
-        sum(CASE WHEN kind IN (11, 12) THEN piece_ns ELSE 0 END) AS unattributed_ns,
+        sum(CASE WHEN kind IN (11, 12) THEN piece_ns ELSE gap_ns END) AS unattributed_ns,
         sum(CASE WHEN kind = 12 THEN piece_ns ELSE 0 END) AS under_way_ns
     FROM parts
     GROUP BY run, attempt, epoch, start_part, CAST(to_timestamp_micros(begin_ns / 1000) AS DATE)

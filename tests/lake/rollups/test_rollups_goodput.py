@@ -372,23 +372,59 @@ def drawn(data):
     return facts, events, spans, epochs
 
 
-@pytest.mark.slow
-@settings(max_examples=12, deadline=None, phases=[Phase.generate])
-@given(data=st.data())
-def test_days_and_epochs_agree_with_the_oracle_and_add_up(data):
-    """Killed attempts, clocks set back, gaps, midnights, epochs, older checkpoints, other sizes; sums over days."""
-    facts, events, spans, epochs = drawn(data)
+def account(facts, events, spans, epochs):
+    """Compute goodput_daily; return {(attempt, date, epoch): {kind: µs}}, its rows, and the session."""
     days = sorted({row["ts"].date() for row in [*facts, *epochs]}) or [DAY]
     scalars = [{**row, "metric": "train/epoch"} for row in epochs]
     ctx = context(steps=facts, events=events, spans=spans, scalars=scalars)
     replace_table(ctx, "step_rollup", computed(ctx, "step_rollup", days))
     replace_table(ctx, "run_epochs", computed(ctx, "run_epochs", days))
     daily = computed(ctx, "goodput_daily")
-    replace_table(ctx, "goodput_daily", daily)
     found = defaultdict(lambda: dict.fromkeys(KINDS, 0))
     for row in daily.to_pylist():
         for kind in KINDS if row["wall_ns"] else ():
             found[row["attempt"], row["date"], row["epoch"]][kind] += row[f"{kind}_ns"] // 1000
+    return found, daily, ctx
+
+
+def test_steps_in_a_row_are_swept_as_one_and_accounted_for_one_by_one():
+    """Gaps at midnight, at an epoch, of a stall and with other work; clocks set back; work redone; steps of no time."""
+    late = us(LATE) / 10**6
+
+    def steps(starts, seconds=0.5, **facts):
+        return steps_at([late + start for start in starts], seconds, **facts)
+
+    kept = [*(0.6 * n for n in range(20)), 10.2, *range(13, 17)]  # midnight is in a gap, from 9.9 to 10.2 s
+    facts = [
+        *steps(kept),
+        *steps([18], 5.0, first=27),
+        *steps([19, 20, 24, 25.5, 27, 28], first=28),  # lost; two end before the one that is kept, two are in attempt 1
+        *steps([12.5, 12.6], 0.0, first=25),
+        *steps([*range(30, 40), 99.5, 160.001, *range(161, 170), 165.2, 165.9], first=28, attempt=1),
+    ]
+    epochs = [{"attempt": n, "step": step, "ts": at(late), "value": value}
+              for n, step, value in ((0, 0, 0), (0, 7, 1), (1, 31, 2))]  # fmt: skip
+    events = [event("run_start", late - 3), event("run_start", late + 26.5, attempt=1)]
+    events += [event("checkpoint", late + end, took=took) for end, took in ((3.55, 0.02), (5.75, 1.3), (11.8, 0.5))]
+    spans = [{"ts": at(late + 36.6), "kind": "evaluation", "name": "e", "duration_ns": 2 * SECOND, "attempt": 1}]
+    found, daily, _ = account(facts, events, [{**row, "span_id": 1} for row in spans], epochs)
+    assert found == parts(facts, events, spans, epochs)
+    table = daily.to_pylist()
+    assert sum(row["stall_ns"] for row in table) == 60_001_000_000  # the gap of 60 s is none
+    assert {(row["attempt"], row["date"].day, row["epoch"]): (row["steps"], row["steps_lost"])
+            for row in table if row["steps"]} == {
+        (0, 1, 0): (7, 0), (0, 1, 1): (10, 0), (0, 2, 1): (17, 6), (1, 2, None): (3, 0), (1, 2, 2): (20, 0),
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+@settings(max_examples=12, deadline=None, phases=[Phase.generate])
+@given(data=st.data())
+def test_days_and_epochs_agree_with_the_oracle_and_add_up(data):
+    """Killed attempts, clocks set back, gaps, midnights, epochs, older checkpoints, other sizes; sums over days."""
+    facts, events, spans, epochs = drawn(data)
+    found, daily, ctx = account(facts, events, spans, epochs)
+    replace_table(ctx, "goodput_daily", daily)
     lead = [row for row in facts if row["rank"] == 0]
     assert found == parts(lead, events, spans, epochs)
     attempts = computed(ctx, "goodput").to_pylist()
