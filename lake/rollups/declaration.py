@@ -140,7 +140,7 @@ class Input:
         `MAX_DAYS` from the row's date, the next one is used; the last resort is the date.
     facts
         For ``until``, of a rollup with `Rollup.lookback_s`: the columns that it reads for the attempt in a row. Where
-        only these tables changed, the hours from the first stored row of an attempt with other facts on are computed.
+        only these tables changed, the periods from the first stored row of an attempt with other facts on are computed.
     """
 
     table: str
@@ -197,11 +197,11 @@ class Rollup:
         new rows are computed: the query sees no other rows of it, and finds the attempt in the table `SETTLED`. An
         attempt without such a row is computed as a whole.
     lookback_s
-        For a rollup with one row per hour (column ``hour``): seconds before an hour that matter for it. What the rows
-        of an hour say is in the rows with a ``ts`` in the hour and in these seconds before it, and in the inputs of
-        reach ``until``. Where inputs only grow, the hours from the earliest new row on are computed, beginning with
-        ``$since``, and earlier hours stay (`ranklake.lake.rollups.growth`). Elsewhere ``$since`` is ``$begin``. The
-        body reads rows from ``$since`` minus these seconds on.
+        For a rollup with rows per hour or minute (see `period`): seconds before a period that matter for it. What the
+        rows of a period say is in the rows with a ``ts`` in the period and in these seconds before it, and in the
+        inputs of reach ``until``. Where inputs only grow, the periods from the earliest new row on are computed,
+        beginning with ``$since``, and earlier ones stay (`ranklake.lake.rollups.growth`). Elsewhere ``$since`` is
+        ``$begin``. The body reads rows from ``$since`` minus these seconds on.
     in_a_row
         Whether the body can compute several consecutive dates at once, from ``$date`` to ``$last`` (``$days`` dates).
     body
@@ -245,10 +245,15 @@ class Rollup:
 
     @property
     def bounds(self) -> tuple[str, ...]:
-        """Columns whose statistics in the Delta log show which files may have rows of a group or of an hour."""
+        """Columns whose statistics in the Delta log show which files may have rows of a group or of a period."""
         if self.cut:
             return ("run", self.cut)
-        return () if self.lookback_s is None else ("ts", "hour")
+        return () if self.lookback_s is None else ("ts", self.period)
+
+    @property
+    def period(self) -> Literal["hour", "minute"]:
+        """Column with the begin of a row's period, for a rollup with `lookback_s`."""
+        return "minute" if "minute" in self.contract.names else "hour"
 
     @cached_property
     def sha256(self) -> str:

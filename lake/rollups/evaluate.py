@@ -103,7 +103,7 @@ def evaluate_day(
     settled
         Attempts (run, number) of which the session's tables have only some groups.
     since
-        First hour to compute, for a rollup with `Rollup.lookback_s`; by default the date's first.
+        First hour or minute to compute, for a rollup with `Rollup.lookback_s`; by default the date's first.
 
     Raises `RollupError`, and `ContractMismatchError` if the result does not match the contract.
     """

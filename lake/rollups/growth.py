@@ -1,14 +1,14 @@
 """Incremental computation of a date: only what the rows of new files can change is computed again.
 
 A rollup with `Rollup.cut` groups by attempt and by a column, such as the step: the groups with new rows are computed. A
-rollup with `Rollup.lookback_s` has one row per hour: the hours from the earliest new row on are computed. If files were
-only added to its inputs since the last computation, and nobody changed its own rows of the date, all other rows are
-still right. The Delta logs name the added files. Digests prove that nothing else happened: the recorded digest of an
-input partition, extended by the added files, must equal the current digest. Merging files does not change a digest. An
-erasure, a quarantine, a migration or a restore does, and then the whole date is computed.
+rollup with `Rollup.lookback_s` has rows per hour or minute: the periods from the earliest new row on are computed. If
+files were only added to its inputs since the last computation, and nobody changed its own rows of the date, all other
+rows are still right. The Delta logs name the added files. Digests prove that nothing else happened: the recorded digest
+of an input partition, extended by the added files, must equal the current digest. Merging files does not change a
+digest. An erasure, a quarantine, a migration or a restore does, and then the whole date is computed.
 
     lineage ──▶ recorded versions and digests ──┐
-    Delta logs ──▶ added files ─────────────────┴─ proof ─▶ groups or hours ──▶ their input files
+    Delta logs ──▶ added files ─────────────────┴─ proof ─▶ groups or periods ──▶ their input files
                                                                 └─▶ new rows, which replace their old rows
 """
 
@@ -347,10 +347,10 @@ def is_of_groups(rows: pa.Table, cut: str, groups: Groups) -> pa.Array:
     return pa.array(result)
 
 
-def first_hour(lake: "Lake", rollup: "Rollup", growth: Growth, held: Snapshot, day: date) -> datetime | None:
-    """Return the first hour of a date that can have changed; None if none can.
+def first_period(lake: "Lake", rollup: "Rollup", growth: Growth, held: Snapshot, day: date) -> datetime | None:
+    """Return the first hour or minute of a date that can have changed; None if none can.
 
-    These are the hours of rows in the new files, and of stored rows of attempts with other facts. Files without
+    These are the periods of rows in the new files, and of stored rows of attempts with other facts. Files without
     statistics of ``ts`` are read. Raises `DamagedFileError`, also for a missing file.
     """
     begin = begin_of(day)
@@ -367,11 +367,14 @@ def first_hour(lake: "Lake", rollup: "Rollup", growth: Growth, held: Snapshot, d
                 firsts.append(max(first, begin))
     if attempts := _changed_attempts(lake, rollup, growth):
         prefix = "holder_" if "holder_run" in rollup.contract.names else ""
-        names = ["hour", f"{prefix}run", f"{prefix}attempt"]
+        names = [rollup.period, f"{prefix}run", f"{prefix}attempt"]
         rows = held.rows(lake, names, [day])
-        firsts += [hour for hour, *attempt in zip(*(rows[name].to_pylist() for name in names), strict=True)
+        firsts += [moment for moment, *attempt in zip(*(rows[name].to_pylist() for name in names), strict=True)
                    if tuple(attempt) in attempts]  # fmt: skip
-    return min(firsts).replace(minute=0, second=0, microsecond=0) if firsts else None
+    if not firsts:
+        return None
+    first = min(firsts).replace(second=0, microsecond=0)
+    return first if rollup.period == "minute" else first.replace(minute=0)
 
 
 def _changed_attempts(lake: "Lake", rollup: "Rollup", growth: Growth) -> set[Attempt]:

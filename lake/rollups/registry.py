@@ -157,8 +157,8 @@ ROLLUPS: Final = (
         times=("start_ts", "end_ts"),
         kept=("computed_ts",),
     ),
-    Rollup("gpu_minutes", "partition", (Input("gpu_samples", "day"),)),
-    Rollup("host_minutes", "partition", (Input("host_samples", "day"),)),
+    Rollup("gpu_minutes", "partition", (Input("gpu_samples", "day"),), lookback_s=0),
+    Rollup("host_minutes", "partition", (Input("host_samples", "day"),), lookback_s=0),
     Rollup(
         "node_findings",
         "partition",
@@ -175,6 +175,7 @@ ROLLUPS: Final = (
         leads=3,
         body=NodeFindings("node_findings", NODE_DETECTORS, ""),
         kept=("computed_ts",),
+        row_cpu_s=2e-6,
     ),
     Rollup(
         "incidents",

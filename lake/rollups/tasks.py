@@ -32,7 +32,7 @@ from ranklake.lake.rollups.growth import (
     Growth,
     files_from,
     files_of_groups,
-    first_hour,
+    first_period,
     groups_of,
     is_of_groups,
     keep_groups,
@@ -246,9 +246,9 @@ def _files_since(rollup: Rollup, live: Mapping[str, pa.Table], since: datetime) 
 
 
 class _NewRows(NamedTuple):
-    """Rows of some groups or hours of a date, and what they replace.
+    """Rows of some groups or periods of a date, and what they replace.
 
-    `files_of` returns those of some files of the date that may have rows of these groups or hours, and `is_old` for
+    `files_of` returns those of some files of the date that may have rows of these groups or periods, and `is_old` for
     each of some stored rows whether it is one.
     """
 
@@ -265,7 +265,7 @@ def _compute_growth(lake: Lake, task: DaysTask, growth: Growth) -> ComputeResult
     rollup, output = task.rollup, task.output
     ((day, inputs),) = task.due.items()
     state = {partition(day): inputs}
-    news = (_new_groups if rollup.cut else _new_hours)(lake, task, growth, day)
+    news = (_new_groups if rollup.cut else _new_periods)(lake, task, growth, day)
     if news is None:
         return ComputeResult(state, 1)
     held = output.held.files([day])
@@ -303,10 +303,10 @@ def _new_groups(lake: Lake, task: DaysTask, growth: Growth, day: date) -> _NewRo
     )
 
 
-def _new_hours(lake: Lake, task: DaysTask, growth: Growth, day: date) -> _NewRows | None:
-    """Compute the hours of a date from the earliest new row on; None if new rows change no hour."""
+def _new_periods(lake: Lake, task: DaysTask, growth: Growth, day: date) -> _NewRows | None:
+    """Compute the hours or minutes of a date from the earliest new row on; None if new rows change none."""
     rollup = task.rollup
-    since = first_hour(lake, rollup, growth, task.output.held, day)
+    since = first_period(lake, rollup, growth, task.output.held, day)
     if since is None:
         return None
     live = _files_since(rollup, task.live, since)
@@ -314,8 +314,9 @@ def _new_hours(lake: Lake, task: DaysTask, growth: Growth, day: date) -> _NewRow
         refuse_damaged(lake.tables, name, files)
     ctx = session(lake, rollup.tables, live=live, threads=task.output.cores, heavy=True)
     rows = evaluate_day(ctx, rollup, day, since=since)
+    column = rollup.period
     return _NewRows(
-        rows, partial(files_from, column="hour", first=since), lambda stored: pc.greater_equal(stored["hour"], since)
+        rows, partial(files_from, column=column, first=since), lambda stored: pc.greater_equal(stored[column], since)
     )
 
 

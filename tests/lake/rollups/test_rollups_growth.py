@@ -11,7 +11,7 @@ from sampled import gpu_samples, with_links
 
 from ranklake.lake.contracts.load import contract
 from ranklake.lake.plans.workers import InProcess
-from ranklake.lake.rollups import growth, tasks
+from ranklake.lake.rollups import evaluate, growth, tasks
 from ranklake.lake.rollups.evaluate import WHOLE_RANGE
 from ranklake.lake.rollups.registry import select_rollups
 from ranklake.lake.rollups.runner import run_rollups
@@ -23,7 +23,7 @@ from ranklake.lake.tables.read import read, read_some
 from ranklake.lake.tables.tables import delta_table
 
 CUT = [rollup.name for rollup in select_rollups() if rollup.cut]
-BY_HOUR = [rollup.name for rollup in select_rollups() if rollup.lookback_s is not None]
+BY_PERIOD = [rollup.name for rollup in select_rollups() if rollup.lookback_s is not None]
 EVENING = NOON + timedelta(hours=10)
 
 
@@ -45,12 +45,12 @@ def hours(monkeypatch):
     """Give a list of (rollup, hour of the day from which it was computed), one entry a date."""
     calls = []
 
-    def first_hour(lake, rollup, *arguments):
-        since = growth.first_hour(lake, rollup, *arguments)
+    def first_period(lake, rollup, *arguments):
+        since = growth.first_period(lake, rollup, *arguments)
         calls.append((rollup.name, since and since.hour))
         return since
 
-    monkeypatch.setattr(tasks, "first_hour", first_hour)
+    monkeypatch.setattr(tasks, "first_period", first_period)
     return calls
 
 
@@ -336,12 +336,35 @@ def test_new_samples_compute_the_hours_from_the_earliest_on(lake, hours):
 def test_samples_that_are_taken_out_compute_the_whole_date(lake, hours):
     """Rows that an erasure or a check took out reach any hour."""
     append(lake, "gpu_samples", gpu_samples(60, every_s=60.0))
-    again(lake, BY_HOUR)
+    again(lake, BY_PERIOD)
     rewrite(lake, "gpu_samples", lambda old: old.slice(7))
     append(lake, "gpu_samples", gpu_samples(60, start=NOON + timedelta(hours=1), slot=99))
-    again(lake, BY_HOUR)
+    again(lake, BY_PERIOD)
     assert hours == []
-    same_as_full(lake, BY_HOUR)
+    same_as_full(lake, BY_PERIOD)
+
+
+def test_a_minute_of_samples_computes_its_minute(lake, monkeypatch):
+    """The minute before stays, unless a sample came late; an erasure computes the whole date."""
+    seen = []
+
+    def evaluate_day(*arguments, **options):
+        seen.append(options.get("since"))
+        return evaluate.evaluate_day(*arguments, **options)
+
+    monkeypatch.setattr(tasks, "evaluate_day", evaluate_day)
+    gpu = ["gpu_minutes"]
+    append(lake, "gpu_samples", gpu_samples(10, every_s=60.0))
+    again(lake, gpu)
+    for minutes, slot in ((10, 20), (11, 30), (4, 40)):
+        append(lake, "gpu_samples", gpu_samples(3, start=NOON + timedelta(minutes=minutes, seconds=30), slot=slot))
+        again(lake, gpu)
+    assert [since and since.minute for since in seen[1:]] == [10, 11, 4]
+    rewrite(lake, "gpu_samples", lambda old: old.slice(1))
+    again(lake, gpu)
+    assert seen[4] is None
+    assert sum(stored(lake, gpu)["gpu_minutes"]["sample_count"].to_pylist()) == 18
+    same_as_full(lake, gpu)
 
 
 def test_facts_of_attempts_compute_the_hours_of_these_attempts(lake, hours, monkeypatch):
@@ -428,7 +451,7 @@ def test_any_history_of_samples_gives_the_rows_of_a_full_computation(lake, hours
             for table in ("gpu_samples", "host_samples"):
                 _ = merge(lake, table) if kind == "merge" else rewrite(lake, table, lambda old: old.slice(len(old) > 1))
         if rng.random() < 0.8:
-            again(lake, BY_HOUR)
-    again(lake, BY_HOUR)
-    assert {name for name, _ in hours} == set(BY_HOUR), "else this shows nothing"
-    same_as_full(lake, BY_HOUR)
+            again(lake, BY_PERIOD)
+    again(lake, BY_PERIOD)
+    assert {name for name, _ in hours} == set(BY_PERIOD), "else this shows nothing"
+    same_as_full(lake, BY_PERIOD)
