@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from functools import cached_property, partial
@@ -46,7 +46,10 @@ class Body(Protocol):
 
 
 class Query(NamedTuple):
-    """One query of an SQL file; `kind` is ``into`` (a table in memory), ``view`` or ``result``."""
+    """One query of an SQL file; `kind` is ``into`` (a table in memory), ``view`` or ``result``.
+
+    The kind ``python`` stands for a table that Python computes. Its text is for column lineage and is never run.
+    """
 
     kind: str
     name: str
@@ -79,9 +82,14 @@ class SqlBody:
     name: str
 
     @cached_property
-    def source(self) -> str:
+    def sql(self) -> str:
         """Text of the SQL file with each ``exact_sum(x)`` expanded: see `_EXACT`."""
         return _EXACT.sub(_exact_sum, files(__package__).joinpath(f"{self.name}.sql").read_text(encoding="utf-8"))
+
+    @property
+    def source(self) -> str:
+        """The SQL."""
+        return self.sql
 
     @property
     def queries(self) -> list[Query]:
@@ -91,7 +99,7 @@ class SqlBody:
         (``into``) is computed once and kept in memory; a view is computed each time it is read.
         """
         result = []
-        for text in self.source.split(";\n\n"):
+        for text in self.sql.split(";\n\n"):
             heads = _HEAD.findall(text)
             kind, name = heads[-1] if heads else ("result", "")
             result.append(Query(kind, name, text))
@@ -99,7 +107,11 @@ class SqlBody:
 
     def rows(self, ctx: "SessionContext", values: Mapping[str, Any]) -> pa.Table:
         """Run the queries."""
-        *before, last = self.queries
+        return self.run(ctx, self.queries, values)
+
+    def run(self, ctx: "SessionContext", queries: Sequence[Query], values: Mapping[str, Any]) -> pa.Table:
+        """Run some of the queries; the last one's rows are the result."""
+        *before, last = queries
         for query in before:
             frame = ctx.sql(query.text, param_values=dict(values))
             if query.kind == "view":

@@ -17,13 +17,14 @@
 --          excess / (1.4826 median absolute deviation): the robust z of Iglewicz & Hoaglin 1993, over steps.
 -- set by   $warmup_steps, $min_steps, $min_excess_ratio, $min_slower_ratio, $max_p_value, $clear_excess_ratio,
 --          $min_burst_ratio, $burst_deviations, $burst_gap_steps, $min_burst_step_ratio, $max_burst_chance
--- view own: what each rank needed for itself in each step
+-- into own: what each rank needed for itself in each step; day is 0 before the date, 1 on it, 2 after it
 SELECT
-    run, attempt, rank, step, ts,
-    CAST(round(least(step_time_s, 1e6) * 1e9) AS BIGINT)
+    run, attempt, rank, step,
+    CASE WHEN ts < $begin THEN 0 WHEN ts < $begin + INTERVAL '24' HOUR THEN 1 ELSE 2 END AS day,
+    CAST(round(greatest(least(step_time_s, 1e6), -1e6) * 1e9) AS BIGINT)
     - CAST(round(greatest(least(coalesce(collective_time_s, 0), 1e6), 0) * 1e9) AS BIGINT) AS self_ns,
     CAST(round(greatest(least(coalesce(data_time_s, 0), 1e6), 0) * 1e9) AS BIGINT) AS data_ns,
-    CAST(collective_time_s IS NOT NULL AS INT) AS has_collective
+    CAST(collective_time_s IS NOT NULL AS TINYINT) AS has_collective
 FROM steps
 WHERE date BETWEEN $date - 1 AND $date + 1
   AND ts >= $begin - INTERVAL '1' HOUR
@@ -31,133 +32,16 @@ WHERE date BETWEEN $date - 1 AND $date + 1
   -- one line for several steps is one measurement
   AND coalesce(interval_end_step, step) = step;
 
--- into stepwise: the peers of each step
-SELECT *
-FROM (
+-- the verdict on each row of compared, which rank_health.py computes from own
+WITH counted AS (  -- each rank's episodes as k of n on q ranks in all
     SELECT
-        run, attempt, step,
-        row_number() OVER (PARTITION BY run, attempt ORDER BY step) > $warmup_steps AS is_warm,
-        min(ts) AS ts,
-        count(*) AS ranks,
-        sum(has_collective) AS collectives,
-        exact_sum(self_ns) AS all_self_ns,
-        max(self_ns) AS max_self_ns,
-        median(CAST(self_ns AS DOUBLE)) AS middle_ns,
-        exact_sum(data_ns) AS all_data_ns
-    FROM own
-    GROUP BY run, attempt, step
-)
-WHERE ts >= $begin AND ts < $begin + INTERVAL '24' HOUR;
-
--- view compared: each rank against its peers in each step
-SELECT
-    run, attempt, rank, step, ranks, collectives, self_ns, is_slowest,
-    CASE WHEN peer_ns > 0 THEN self_ns / peer_ns - 1 END AS excess,
-    CASE WHEN peer_ns > 0 THEN CAST(round(self_ns - peer_ns) AS BIGINT) END AS excess_ns,
-    CASE WHEN peer_ns > 0 THEN CAST(round(peer_ns) AS BIGINT) END AS peer_ns,
-    CASE WHEN peer_ns > 0 THEN data_excess_ns END AS data_excess_ns
-FROM (
-    SELECT
-        own.run, own.attempt, own.rank, own.step, stepwise.ranks, stepwise.collectives, own.self_ns,
-        own.self_ns = stepwise.max_self_ns AS is_slowest,
-        CASE
-            WHEN NOT stepwise.is_warm OR stepwise.collectives NOT IN (0, stepwise.ranks) THEN NULL
-            WHEN stepwise.ranks = 2 THEN CAST(stepwise.all_self_ns - own.self_ns AS DOUBLE)
-            WHEN stepwise.ranks > 2 THEN stepwise.middle_ns
-        END AS peer_ns,
-        CASE WHEN stepwise.ranks > 1
-             THEN CAST(round(
-                 own.data_ns - (stepwise.all_data_ns - own.data_ns) / CAST(stepwise.ranks - 1 AS DOUBLE)
-             ) AS BIGINT) END AS data_excess_ns
-    FROM own
-    INNER JOIN stepwise
-        ON stepwise.run = own.run AND stepwise.attempt = own.attempt AND stepwise.step = own.step
-);
-
--- into summed: each rank over all steps
-SELECT
-    run, attempt, rank,
-    max(ranks) AS ranks,
-    count(*) AS steps,
-    count(excess) AS steps_compared,
-    median(CAST(self_ns AS DOUBLE)) / 1e9 AS self_time_median_s,
-    median(excess) AS excess_ratio,
-    exact_sum(excess_ns) AS sum_excess_ns,
-    exact_sum(peer_ns) AS sum_peer_ns,
-    exact_sum(data_excess_ns) AS sum_data_excess_ns,
-    count(*) FILTER (WHERE excess > 0) AS steps_slower,
-    count(*) FILTER (WHERE excess IS NOT NULL AND is_slowest) AS steps_slowest,
-    bool_or(collectives NOT IN (0, ranks)) AS is_mixed,
-    bool_or(collectives > 0) AS has_collectives
-FROM compared
-GROUP BY run, attempt, rank;
-
--- into scattered: how much each rank's excess varies
-SELECT
-    compared.run, compared.attempt, compared.rank,
-    1.4826 * median(abs(compared.excess - summed.excess_ratio)) AS deviation
-FROM compared
-INNER JOIN summed
-    ON summed.run = compared.run AND summed.attempt = compared.attempt AND summed.rank = compared.rank
-GROUP BY compared.run, compared.attempt, compared.rank;
-
--- into usual: what is usual for each rank, and where far beyond it begins
-SELECT
-    summed.run, summed.attempt, summed.rank, summed.excess_ratio,
-    greatest(
-        $min_burst_ratio,
-        $burst_deviations * greatest(scattered.deviation, pooled.deviation)
-    ) AS beyond
-FROM summed
-INNER JOIN scattered
-    ON scattered.run = summed.run AND scattered.attempt = summed.attempt AND scattered.rank = summed.rank
-INNER JOIN (SELECT run, attempt, median(deviation) AS deviation FROM scattered GROUP BY run, attempt) AS pooled
-    ON pooled.run = summed.run AND pooled.attempt = summed.attempt;
-
--- into bursts: the steps of each rank far beyond its usual, and how many episodes they make
-SELECT
-    run, attempt, rank,
-    count(*) AS steps_beyond,
-    count(*) FILTER (WHERE since IS NULL OR since > $burst_gap_steps) AS episodes,
-    median(excess) AS burst_ratio,
-    exact_sum(excess_ns) AS burst_excess_ns,
-    exact_sum(data_excess_ns) AS burst_data_excess_ns
-FROM (
-    SELECT
-        compared.run, compared.attempt, compared.rank, compared.excess - usual.excess_ratio AS excess,
-        compared.excess_ns, compared.data_excess_ns,
-        compared.step - lag(compared.step) OVER (
-            PARTITION BY compared.run, compared.attempt, compared.rank ORDER BY compared.step
-        ) AS since
+        *,
+        CAST(episodes AS DOUBLE) AS k,
+        CAST(sum(CASE WHEN steps_compared > 0 THEN episodes END) OVER (PARTITION BY run, attempt) AS DOUBLE) AS n,
+        CAST(sum(CAST(steps_compared > 0 AS BIGINT)) OVER (PARTITION BY run, attempt) AS DOUBLE) AS q
     FROM compared
-    INNER JOIN usual
-        ON usual.run = compared.run AND usual.attempt = compared.attempt AND usual.rank = compared.rank
-    WHERE compared.excess - usual.excess_ratio > usual.beyond
-)
-GROUP BY run, attempt, rank;
-
--- into counted: each rank's episodes as k of n on q ranks in all
-SELECT
-    summed.run, summed.attempt, summed.rank, bursts.steps_beyond, bursts.burst_ratio, bursts.burst_excess_ns,
-    bursts.burst_data_excess_ns,
-    CAST(bursts.episodes AS DOUBLE) AS k,
-    CAST(everyone.episodes AS DOUBLE) AS n,
-    CAST(everyone.ranks AS DOUBLE) AS q
-FROM summed
-INNER JOIN bursts
-    ON bursts.run = summed.run AND bursts.attempt = summed.attempt AND bursts.rank = summed.rank
-INNER JOIN (
-    SELECT summed.run, summed.attempt, count(*) AS ranks, sum(coalesce(bursts.episodes, 0)) AS episodes
-    FROM summed
-    LEFT JOIN bursts
-        ON bursts.run = summed.run AND bursts.attempt = summed.attempt AND bursts.rank = summed.rank
-    WHERE summed.steps_compared > 0
-    GROUP BY summed.run, summed.attempt
-) AS everyone
-    ON everyone.run = summed.run AND everyone.attempt = summed.attempt;
-
--- the verdict
-WITH at_times AS (
+),
+at_times AS (
     SELECT
         *,
         CASE
@@ -184,16 +68,14 @@ tested AS (
                 - (steps_compared - steps_slower) * ln(2.0 * (steps_compared - steps_slower) / steps_compared)
             )
         END AS p_value
-    FROM summed
+    FROM at_times
 ),
 judged AS (
     SELECT
-        tested.*,
-        at_times.steps_beyond, at_times.burst_ratio, at_times.burst_excess_ns, at_times.burst_data_excess_ns,
-        at_times.k AS episodes, at_times.n AS all_episodes,
+        *,
         steps_compared >= $min_steps
-        AND coalesce(at_times.chance <= $max_burst_chance, FALSE)
-        AND at_times.steps_beyond >= $min_burst_step_ratio * steps_compared AS is_slow_at_times,
+        AND coalesce(chance <= $max_burst_chance, FALSE)
+        AND steps_beyond >= $min_burst_step_ratio * steps_compared AS is_slow_at_times,
         CASE
             WHEN steps_compared = 0 AND ranks = 1 THEN 'no peer'
             WHEN steps_compared = 0 AND is_mixed THEN 'only some ranks recorded collectives'
@@ -204,11 +86,9 @@ judged AS (
             WHEN p_value > $max_p_value THEN 'could be chance'
         END AS objection
     FROM tested
-    LEFT JOIN at_times
-        ON at_times.run = tested.run AND at_times.attempt = tested.attempt AND at_times.rank = tested.rank
 )
 SELECT
-    judged.run, judged.attempt, judged.rank, $date AS date, ranks, steps, steps_compared,
+    run, attempt, rank, $date AS date, ranks, steps, steps_compared,
     self_time_median_s, excess_ratio,
     sum_excess_ns, CAST(sum_excess_ns AS DOUBLE) / nullif(steps_compared, 0) / 1e9 AS excess_s,
     sum_peer_ns,
@@ -216,7 +96,7 @@ SELECT
     steps_slower, slower_step_ratio,
     steps_slowest, CAST(steps_slowest AS DOUBLE) / nullif(steps_compared, 0) AS slowest_step_ratio,
     p_value,
-    excess_ratio / nullif(scattered.deviation, 0) AS score,
+    excess_ratio / nullif(deviation, 0) AS score,
     CASE WHEN has_collectives THEN 'self time' ELSE 'step time' END AS basis,
     CASE
         WHEN objection IN ('no peer', 'only some ranks recorded collectives', 'too few steps') THEN NULL
@@ -236,7 +116,7 @@ SELECT
         WHEN objection IS NOT NULL AND is_slow_at_times
         THEN concat(
             'straggler at times: +', round(100 * burst_ratio, 1), ' % beyond its usual in ', steps_beyond, ' of ',
-            steps_compared, ' steps; ', CAST(episodes AS BIGINT), ' of the ', CAST(all_episodes AS BIGINT),
+            steps_compared, ' steps; ', episodes, ' of the ', CAST(n AS BIGINT),
             ' such episodes of all ', ranks, ' ranks'
         )
         ELSE concat(
@@ -246,5 +126,3 @@ SELECT
         )
     END AS reason
 FROM judged
-INNER JOIN scattered
-    ON scattered.run = judged.run AND scattered.attempt = judged.attempt AND scattered.rank = judged.rank

@@ -16,6 +16,7 @@ from ranklake.lake.rollups.hardware import limits
 from ranklake.lake.rollups.incidents import Incidents
 from ranklake.lake.rollups.lookups import PRICES, dtypes, facility, peaks, pseudonym_table, step_metrics
 from ranklake.lake.rollups.prices import price_table
+from ranklake.lake.rollups.rank_health import RankHealth
 from ranklake.lake.rollups.topology import TOPOLOGY, topology_table
 from ranklake.lake.store.lake_config import DEFAULT, LakeConfig
 from ranklake.operator_files import raise_all
@@ -51,7 +52,7 @@ ROLLUPS: Final = (
         cut="step",
         settled_by="mean_step_time_s",
     ),
-    Rollup("rank_health", "partition", (Input("steps", "hours"),), _STRAGGLERS),
+    Rollup("rank_health", "partition", (Input("steps", "hours"),), _STRAGGLERS, body=RankHealth("rank_health")),
     Rollup("attempt_facts", "run", (Input("runs", "run"), Input("step_rollup", "run")), lookups={"dtypes": dtypes}),
     Rollup("rank_facts", "run", (Input("run_facts", "run"), Input("attempt_facts", "run"))),
     Rollup(

@@ -190,7 +190,7 @@ def sql_of(contract: Contract) -> str:
     if contract.rollup is not None:
         return contract.rollup.sql
     rollup = next((each for each in ROLLUPS if each.name == contract.table), None)
-    return rollup.transform.source if rollup is not None and isinstance(rollup.transform, SqlBody) else ""
+    return rollup.transform.sql if rollup is not None and isinstance(rollup.transform, SqlBody) else ""
 
 
 def _entry(lake: Lake | None, contract: Contract) -> TableEntry:

@@ -1,6 +1,11 @@
 """The rollup `rank_health`: a straggler is named when it is one, and never else."""
 
+from collections import defaultdict
 from datetime import UTC, datetime, timedelta
+from decimal import ROUND_HALF_UP, Decimal
+from itertools import pairwise
+from statistics import median
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -8,8 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollup_inputs import DAY, NOON, computed, context
+from rollup_inputs import rows as table_of_rows
 from sync_runs import health, synchronous, table_of
 
+from ranklake.lake.query.engine import engine
+from ranklake.lake.rollups import rank_health
+from ranklake.lake.rollups.declaration import replace_table
+from ranklake.lake.rollups.rank_health import RankHealth, compare
 from ranklake.lake.rollups.thresholds import MIN_STEPS, WARMUP_STEPS
 
 STEPS = 250
@@ -141,29 +151,136 @@ def test_warming_up_is_not_compared():
     assert found["r", 0]["excess_ratio"] == 0
 
 
-@pytest.mark.slow
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 2**32), ranks=st.integers(2, 9))
-def test_figures_are_what_plain_loops_give(seed, ranks):
-    """Median excess, counts and score equal an oracle's: against the other rank of two, the median of more."""
-    rng = np.random.default_rng(seed)
-    columns = synchronous("r", noisy_compute(rng, ranks, 80))
-    found = health([columns])
-    own = (columns["step_time_s"].astype(float) - columns["collective_time_s"].astype(float)).reshape(80, ranks)
-    own = own[WARMUP_STEPS:]
-    for rank in range(ranks):
-        peers = own[:, 1 - rank] if ranks == 2 else np.median(own, axis=1)
-        excess = own[:, rank] / peers - 1
-        row = found["r", rank]
-        middle = np.median(excess)
-        assert row["steps_compared"] == len(excess)
-        assert row["excess_ratio"] == pytest.approx(middle, abs=1e-6)
-        assert row["excess_s"] == pytest.approx((own[:, rank] - peers).mean(), abs=1e-6)
-        assert row["steps_slower"] == pytest.approx((excess > 0).sum(), abs=1)
-        assert row["steps_slowest"] == pytest.approx((own.argmax(axis=1) == rank).sum(), abs=1)
-        spread = 1.4826 * np.median(abs(excess - middle))  # none, where a rank is the middle one in most steps
-        score = None if spread == 0 else pytest.approx(middle / spread, rel=1e-3, abs=1e-3)
-        assert row["score"] == score
+SMALL = {"warmup_steps": 2, "min_burst_ratio": 0.05, "burst_deviations": 1.5, "burst_gap_steps": 2}
+"""Thresholds of the rollup, for runs of a few steps."""
+TIMES = (
+    0.0,
+    -0.25,
+    0.5,
+    0.5,
+    0.5,
+    0.5009765625,
+    0.501953125,
+    0.75,
+    1e-9,
+    3.0,
+    2e6,
+    float("-inf"),
+    float("inf"),
+    float("nan"),
+)
+"""Step times: ties of ns after rounding, times that are clipped, and some that no job records."""
+
+
+@st.composite
+def runs_of_steps(draw):
+    """Draw rows of steps: attempts with steps on some ranks only, at midnight, in intervals, without collectives."""
+    rows = []
+    for run, attempt in draw(st.sets(st.tuples(st.sampled_from("ab"), st.integers(0, 1)), min_size=1)):
+        rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+        ranks, steps, interval = rng.choice([1, 2, 2, 3, 4, 7]), rng.integers(1, 30), rng.choice([1, 1, 3])
+        begin = DAY_START + timedelta(hours=float(rng.choice([-1, 12, 12, 24, 24.99])), seconds=rng.uniform(-15, 0))
+        has_all, has_collectives, is_steady = rng.random(3) < [0.5, 0.7, 0.5]
+        for step, rank in np.ndindex(steps, ranks):
+            if not has_all and rng.random() < 0.2:
+                continue
+            ts = begin + timedelta(seconds=float(step + rank / 7))
+            time = 0.5 + rng.exponential(0.02) if is_steady else rng.choice(TIMES)
+            values = {"step_time_s": time, "data_time_s": rng.choice([None, 0.01, 0.125, *TIMES[-3:]])}
+            values["collective_time_s"] = rng.choice([0.1, 0.25]) if has_collectives and rng.random() < 0.98 else None
+            values["interval_end_step"] = None if interval == 1 else int(step + 10 + 2 - step % 3)
+            rows.append({"run": run, "attempt": attempt, "rank": rank, "step": int(step + 10), "ts": ts, **values})
+    return [rows[place] for place in np.random.default_rng(draw(st.integers(0, 2**32))).permutation(len(rows))]
+
+
+def nanoseconds(seconds):
+    """Return whole nanoseconds of at most 1e6 s, from a time as it is stored. NaN is more than any time, as in SQL."""
+    return rounded(max(min(1e6, float(np.float32(seconds))), -1e6) * 1e9)
+
+
+def rounded(number):
+    return int(Decimal(number).quantize(Decimal(1), ROUND_HALF_UP))
+
+
+def middle(values):
+    return median(map(float, values)) if values else None
+
+
+def compared_by_loops(rows):
+    """Return what the table `compared` says of each rank, by plain loops: (run, attempt, rank) to columns."""
+    steps, ranks, result = defaultdict(dict), defaultdict(list), {}
+    for row in rows:
+        is_near = DAY_START - timedelta(hours=1) <= row["ts"] < DAY_START + timedelta(hours=25)
+        if is_near and row["interval_end_step"] in {None, row["step"]}:
+            steps[row["run"], row["attempt"], row["step"]][row["rank"]] = row
+    attempts = defaultdict(list)
+    for run, attempt, step in sorted(steps):
+        attempts[run, attempt].append(step)
+    for (run, attempt, step), members in steps.items():
+        if not DAY_START <= min(row["ts"] for row in members.values()) < DAY_START + timedelta(days=1):
+            continue
+        waits = {rank: row["collective_time_s"] for rank, row in members.items()}
+        own = {rank: nanoseconds(row["step_time_s"]) - nanoseconds(waits[rank] or 0) for rank, row in members.items()}
+        data = {rank: max(nanoseconds(row["data_time_s"] or 0), 0) for rank, row in members.items()}
+        recorders = sum(wait is not None for wait in waits.values())
+        is_compared = attempts[run, attempt].index(step) >= SMALL["warmup_steps"] and recorders in {0, len(members)}
+        for rank in members:
+            fact = {"step": step, "ranks": len(members), "recorders": recorders, "own": own[rank], "excess": None}
+            others = [own[other] for other in members if other != rank]
+            peer = middle(others if len(others) == 1 else [*others, own[rank]] if others else [])
+            if is_compared and others and peer > 0:
+                mean = (sum(data.values()) - data[rank]) / len(others)
+                fact |= {"excess": own[rank] / peer - 1, "excess_ns": rounded(own[rank] - peer), "peer": rounded(peer)}
+                fact |= {"data": rounded(data[rank] - mean), "is_slowest": own[rank] == max(own.values())}
+            ranks[run, attempt, rank].append(fact)
+    for key, facts in ranks.items():
+        seen = [fact for fact in facts if fact["excess"] is not None]
+        usual = middle([fact["excess"] for fact in seen])
+        result[key] = {
+            "ranks": max(fact["ranks"] for fact in facts),
+            "steps": len(facts),
+            "is_mixed": any(0 < fact["recorders"] < fact["ranks"] for fact in facts),
+            "has_collectives": any(fact["recorders"] for fact in facts),
+            "self_time_median_s": middle([fact["own"] for fact in facts]) / 1e9,
+            "steps_compared": len(seen),
+            "steps_slower": sum(fact["excess"] > 0 for fact in seen),
+            "steps_slowest": sum(fact["is_slowest"] for fact in seen),
+            "excess_ratio": usual,
+            "deviation": 1.4826 * middle([abs(fact["excess"] - usual) for fact in seen]) if seen else None,
+            "sum_excess_ns": sum(fact["excess_ns"] for fact in seen) if seen else None,
+            "sum_peer_ns": sum(fact["peer"] for fact in seen) if seen else None,
+            "sum_data_excess_ns": sum(fact["data"] for fact in seen) if seen else None,
+        }
+    for key, facts in ranks.items():
+        spreads = [row["deviation"] for other, row in result.items() if other[:2] == key[:2] and row["steps_compared"]]
+        own, usual = result[key]["deviation"] or 0, result[key]["excess_ratio"]
+        least = max(SMALL["min_burst_ratio"], SMALL["burst_deviations"] * max(own, middle(spreads) or 0))
+        bursts = [fact for fact in facts if fact["excess"] is not None and fact["excess"] - usual > least]
+        bursts.sort(key=lambda fact: fact["step"])
+        gaps = [after["step"] - fact["step"] for fact, after in pairwise(bursts)]
+        result[key] |= {
+            "steps_beyond": len(bursts) or None,
+            "episodes": 1 + sum(gap > SMALL["burst_gap_steps"] for gap in gaps) if bursts else None,
+            "burst_ratio": middle([fact["excess"] - usual for fact in bursts]),
+            "burst_excess_ns": sum(fact["excess_ns"] for fact in bursts) if bursts else None,
+            "burst_data_excess_ns": sum(fact["data"] for fact in bursts) if bursts else None,
+        }
+    return result
+
+
+@settings(max_examples=25, deadline=None)
+@given(rows=runs_of_steps(), block=st.sampled_from([1, 8, 1 << 17]))
+def test_ranks_are_compared_as_plain_loops_do(rows, block):
+    """To the last digit, whatever ranks recorded, and in whatever order and blocks."""
+    ctx = engine(1)
+    replace_table(ctx, "steps", table_of_rows("steps", rows))
+    begin = pa.scalar(DAY_START, pa.timestamp("us", tz="UTC"))
+    stream = ctx.sql(RankHealth("rank_health").queries[0].text, param_values={"date": pa.scalar(DAY), "begin": begin})
+    batches = [batch.to_pyarrow() for batch in stream.execute_stream()]
+    with patch.object(rank_health, "BLOCK_ROWS", block):
+        found = compare(batches, len(rows), SMALL).to_pylist()
+    keys = [(row.pop("run"), row.pop("attempt"), row.pop("rank")) for row in found]
+    assert dict(zip(keys, found, strict=True)) == compared_by_loops(rows)
 
 
 def test_the_bound_of_the_sign_test_holds():
