@@ -140,6 +140,17 @@ def test_an_error_of_a_device_is_counted_once(detector, column, message):
     assert not findings(gpu_samples=gpu(good={column: 7}, **{column: 7}))
 
 
+@pytest.mark.parametrize("minutes", [3, 7])
+def test_an_error_at_midnight_is_counted(minutes):
+    """A counter that grows in the first minute of a date, since one of the last five minutes of the day before."""
+    midnight = datetime(DAY.year, DAY.month, DAY.day, tzinfo=NOON.tzinfo)
+    before, after = gpu(1, bad=()), gpu(3, bad=(), start=midnight)
+    facts = [{**row, "ts": row["ts"] - NOON + midnight - minutes * MINUTE, "pcie_replay_count": 7} for row in before]
+    facts += [{**row, "slot": row["slot"] + 99, "pcie_replay_count": 907} for row in after]
+    told = findings(gpu_samples=facts)
+    assert [(row["value"], row["start_ts"]) for row in told] == ([(900.0, midnight)] if minutes < 5 else [])
+
+
 @pytest.mark.parametrize("column", ["pcie_replay_count", "nvlink_crc_data_error_count"])
 def test_links_may_repeat_something_now_and_then(column):
     """Less than a hundred a day are none."""
