@@ -23,6 +23,9 @@ AFFECTED: Final = "affected_runs"
 SETTLED: Final = "settled_attempts"
 """Attempts of which a rollup that is cut computes new groups only: columns run, attempt; see `Rollup.settled_by`."""
 
+EARLIER: Final = "earlier_hours"
+"""Stored rows of a date before the time that is computed; see `Rollup.earlier`."""
+
 
 def replace_table(ctx: "SessionContext", name: str, rows: pa.Table) -> None:
     """Register rows in memory under a name, in place of a table with this name."""
@@ -214,6 +217,9 @@ class Rollup:
         inputs of reach ``until``. Where inputs only grow, the periods from the earliest new row on are computed,
         beginning with ``$since``, and earlier ones stay (`ranklake.lake.rollups.growth`). Elsewhere ``$since`` is
         ``$begin``. The body reads rows from ``$since`` minus these seconds on.
+    earlier
+        With `lookback_s`: columns of the stored rows of the date's periods before ``$since``, for the table `EARLIER`.
+        It is empty if ``$since`` is ``$begin``.
     in_a_row
         Whether the body can compute several consecutive dates at once, from ``$date`` to ``$last`` (``$days`` dates).
     body
@@ -238,6 +244,7 @@ class Rollup:
     cut: str = ""
     settled_by: str = ""
     lookback_s: float | None = None
+    earlier: tuple[str, ...] = ()
     in_a_row: bool = False
     body: Body | None = None
     times: tuple[str, str] = ("ts", "end_ts")

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from ranklake.errors import RanklakeError
-from ranklake.lake.contracts.arrow import conform
-from ranklake.lake.rollups.declaration import AFFECTED, SETTLED, replace_table
+from ranklake.lake.contracts.arrow import arrow_schema, conform
+from ranklake.lake.rollups.declaration import AFFECTED, EARLIER, SETTLED, replace_table
 
 if TYPE_CHECKING:
     from ranklake.lake.query.engine import SessionContext
@@ -91,6 +91,7 @@ def evaluate_day(
     at_once: int = 1,
     settled: Collection[tuple[str, int]] = (),
     since: datetime | None = None,
+    earlier: pa.Table | None = None,
 ) -> pa.Table:
     """Compute one date of a partition rollup, with its contract's Arrow schema.
 
@@ -104,12 +105,17 @@ def evaluate_day(
         Attempts (run, number) of which the session's tables have only some groups.
     since
         First hour or minute to compute, for a rollup with `Rollup.lookback_s`; by default the date's first.
+    earlier
+        Stored rows of the time before it, with the columns `Rollup.earlier`.
 
     Raises `RollupError`, and `ContractMismatchError` if the result does not match the contract.
     """
     if rollup.in_a_row:
         return evaluate_days(ctx, rollup, day, day)
     values = _of_day(day, since)
+    if rollup.earlier:
+        none = arrow_schema(rollup.contract).empty_table().select(rollup.earlier)
+        replace_table(ctx, EARLIER, none if earlier is None else earlier)
     if not rollup.cut:
         return _evaluate(ctx, rollup, values)
 

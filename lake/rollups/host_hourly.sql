@@ -1,14 +1,16 @@
 -- grain    one row per hour (UTC), host, and run if it is the only one there; samples without a host name are left out
--- inputs   host_samples of the date, and the last samples before it
+-- inputs   host_samples of the date, and of the hour before it; earlier_hours: stored rows of hours before $since
 -- formula  A sample represents the time since the previous one, at most $max_interval_s: sums of value x time over sums
---          of time. The increase of a counter is since the previous sample with this counter on the date; after a boot,
---          it is the counter's value. A counter that decreases without a boot (removed interface, reloaded driver) has
---          no increase. Growth of memory: slope of the least squares line through (second, MiB), in integers. A link is
---          down or slow compared with its state earlier on the date or at the end of the day before, and compared with
---          most links of the same name and model on other hosts. A link that was never up is not connected and not
---          counted. Sums are of integers (microseconds, millionths and bytes), so the order of rows does not change any
---          digit.
--- view read: the hosts' samples in whole numbers; what cannot be is not known. Hour -1 is the end of the day before
+--          of time. The increase of a counter is since the previous sample with this counter; after a boot, it is the
+--          counter's value. An hour depends only on its own samples, and on the end of the hour before: the host's last
+--          sample in that hour, and those in the $max_interval_s before it. So after a whole hour without samples, the
+--          increase is unknown. A counter that decreases without a boot (removed interface, reloaded driver) has no
+--          increase. Growth of memory: slope of the least squares line through (second, MiB), in integers. A link is
+--          down or slow compared with its best state on the date until the end of the hour, and with most links of the
+--          same name and model on other hosts until then. For the first hour, the hour before counts, too. A link that
+--          was not up yet is not connected and not counted. `link_speeds` stores the best states for later hours. Sums
+--          are of integers (microseconds, millionths and bytes), so the order of rows does not change any digit.
+-- view read: the hosts' samples in whole numbers; what cannot be is not known. Hour -1 is the last of the day before
 SELECT
     CASE WHEN ts < $begin THEN -1 ELSE (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000 END AS hour_number,
     host, holder_run, holder_attempt, node_rank, boot_id, ts, incarnation, slot, cpu_count, links,
@@ -55,10 +57,24 @@ SELECT
     CASE WHEN disk_write_time_s BETWEEN 0 AND 1e12 THEN CAST(round(disk_write_time_s * 1e6) AS BIGINT) END AS disk_write_time_us,
     CASE WHEN disk_busy_time_s BETWEEN 0 AND 1e12 THEN CAST(round(disk_busy_time_s * 1e6) AS BIGINT) END AS disk_busy_us
 FROM host_samples
-WHERE subject = 'host' AND host IS NOT NULL AND date <= $date
-    AND CAST(ts AS BIGINT) >= CAST($begin AS BIGINT) - $max_interval_s * 1000000;
+WHERE subject = 'host' AND host IS NOT NULL AND date <= $date AND CAST(ts AS BIGINT) >= CAST($since AS BIGINT) - 3600000000;
 
--- view following: each sample with the one before it, whoever took that, and each counter with its value before
+-- into ends: from when on samples of an hour belong to its end
+SELECT hour_number AS end_hour, host AS end_host, CAST(max(ts) AS BIGINT) - $max_interval_s * 1000000 AS end_us
+FROM read
+GROUP BY hour_number, host;
+
+-- view following: each sample of an hour, and of the end of the hour before, with the one before it, whoever took that,
+-- and each counter with its value before
+WITH placed AS (
+    SELECT
+        read.*,
+        unnest(
+            CASE WHEN CAST(ts AS BIGINT) >= end_us THEN make_array(hour_number, hour_number + 1) ELSE make_array(hour_number) END
+        ) AS of_hour
+    FROM read
+    INNER JOIN ends ON hour_number = end_hour AND host = end_host
+)
 SELECT
     *,
     CAST(ts AS BIGINT) - CAST(lag(ts) OVER following AS BIGINT) AS since_us,
@@ -90,8 +106,9 @@ SELECT
     lag(disk_read_time_us) IGNORE NULLS OVER following AS before_disk_read_time_us,
     lag(disk_write_time_us) IGNORE NULLS OVER following AS before_disk_write_time_us,
     lag(disk_busy_us) IGNORE NULLS OVER following AS before_disk_busy_us
-FROM read
-WINDOW following AS (PARTITION BY host ORDER BY ts, incarnation, slot);
+FROM placed
+WHERE CAST($begin AS BIGINT) + of_hour * 3600000000 >= CAST($since AS BIGINT)
+WINDOW following AS (PARTITION BY of_hour, host ORDER BY ts, incarnation, slot);
 
 -- view spoken: the time that each sample speaks for, its second of the hour, and what its counters grew by
 SELECT
@@ -133,7 +150,7 @@ SELECT
     CASE WHEN is_first_of_boot THEN disk_write_time_us WHEN disk_write_time_us >= before_disk_write_time_us THEN disk_write_time_us - before_disk_write_time_us WHEN disk_write_time_us < before_disk_write_time_us THEN 0 END AS disk_write_time_us,
     CASE WHEN is_first_of_boot THEN disk_busy_us WHEN disk_busy_us >= before_disk_busy_us THEN disk_busy_us - before_disk_busy_us WHEN disk_busy_us < before_disk_busy_us THEN 0 END AS disk_busy_us
 FROM following
-WHERE hour_number >= 0;
+WHERE hour_number = of_hour;
 
 -- into hours: sums of an hour, a host and a holder
 SELECT
@@ -194,22 +211,21 @@ SELECT
     max(process_rss_bytes) AS rss_max,
     last_value(process_rss_bytes ORDER BY ts, slot) - first_value(process_rss_bytes ORDER BY ts, slot) AS rss_growth
 FROM host_samples
-WHERE subject = 'process' AND date = $date AND host IS NOT NULL AND process_rss_bytes BETWEEN 0 AND 1e16
+WHERE subject = 'process' AND date = $date AND ts >= $since AND host IS NOT NULL AND process_rss_bytes BETWEEN 0 AND 1e16
 GROUP BY (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000, host, holder_run, holder_attempt, holder_rank, pid, boot_id;
 
 -- into groups: control groups, where samples tell one from another
 WITH tagged AS (
     SELECT
-        *,
+        *, CASE WHEN ts < $begin THEN -1 ELSE (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000 END AS of_hour,
         count(*) OVER (PARTITION BY host, incarnation, holder_run, holder_attempt, holder_rank, ts) > 1 AS is_ambiguous
     FROM host_samples
     WHERE subject = 'container' AND host IS NOT NULL AND date <= $date
-        AND CAST(ts AS BIGINT) >= CAST($begin AS BIGINT) - $max_interval_s * 1000000
+        AND CAST(ts AS BIGINT) >= CAST($since AS BIGINT) - 3600000000
 ),
 ordered AS (
     SELECT
-        CASE WHEN ts < $begin THEN -1 ELSE (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000 END AS of_hour,
-        host, holder_run, holder_attempt, is_ambiguous, cgroup_memory_limit_bytes, cgroup_memory_used_bytes,
+        of_hour, lag(of_hour) OVER following >= of_hour - 1 AS is_near, host, holder_run, holder_attempt, is_ambiguous, cgroup_memory_limit_bytes, cgroup_memory_used_bytes,
         cgroup_period_count - lag(cgroup_period_count) OVER following AS periods,
         cgroup_throttled_count - lag(cgroup_throttled_count) OVER following AS throttled,
         CAST(round((cgroup_throttled_s - lag(cgroup_throttled_s) OVER following) * 1e6) AS BIGINT) AS throttled_us,
@@ -222,19 +238,28 @@ ordered AS (
 SELECT
     of_hour, host AS of_host, holder_run AS of_run, holder_attempt AS of_attempt,
     min(cgroup_memory_limit_bytes) AS memory_limit, max(cgroup_memory_used_bytes) AS memory_used,
-    CASE WHEN NOT bool_or(is_ambiguous) THEN sum(greatest(periods, 0)) END AS periods,
-    CASE WHEN NOT bool_or(is_ambiguous) THEN sum(greatest(throttled, 0)) END AS throttled,
-    CASE WHEN NOT bool_or(is_ambiguous) THEN sum(greatest(throttled_us, 0)) END AS throttled_us,
-    CASE WHEN NOT bool_or(is_ambiguous) THEN sum(greatest(kills, 0)) END AS kills
+    CASE WHEN NOT bool_or(is_ambiguous) THEN sum(CASE WHEN is_near THEN greatest(periods, 0) END) END AS periods,
+    CASE WHEN NOT bool_or(is_ambiguous) THEN sum(CASE WHEN is_near THEN greatest(throttled, 0) END) END AS throttled,
+    CASE WHEN NOT bool_or(is_ambiguous) THEN sum(CASE WHEN is_near THEN greatest(throttled_us, 0) END) END AS throttled_us,
+    CASE WHEN NOT bool_or(is_ambiguous) THEN sum(CASE WHEN is_near THEN greatest(kills, 0) END) END AS kills
 FROM ordered
-WHERE of_hour >= 0
+WHERE CAST($begin AS BIGINT) + of_hour * 3600000000 >= CAST($since AS BIGINT)
 GROUP BY of_hour, host, holder_run, holder_attempt;
 
--- into link_states: states and speeds that samples of an hour show of a link
+-- into link_states: states and speeds that samples of an hour show of a link; hour -1 has what was before $since
 WITH texts AS (
     SELECT DISTINCT hour_number, host, holder_run, holder_attempt, replace(links, ', "', ',"') AS links
     FROM read
-    WHERE links IS NOT NULL
+    WHERE links IS NOT NULL AND (
+        CAST($begin AS BIGINT) + hour_number * 3600000000 >= CAST($since AS BIGINT)
+        -- a host without samples in the first hour has no row that stores what was before
+        OR ($since = $begin AND host IN (SELECT end_host FROM ends WHERE end_hour = 0))
+    )
+    UNION ALL
+    SELECT -1, host, NULL, NULL, replace(last_value(link_speeds ORDER BY hour), ', "', ',"')
+    FROM earlier_hours
+    WHERE link_speeds IS NOT NULL
+    GROUP BY host
 ),
 pieces AS (
     SELECT hour_number, host, holder_run, holder_attempt, unnest(string_to_array(links, '},"')) AS piece FROM texts
@@ -247,29 +272,41 @@ SELECT
     TRY_CAST(regexp_match(piece, '"bits_per_s": *([0-9]+)')[1] AS BIGINT) AS speed
 FROM pieces;
 
--- into expected_links: links that were ever up, each with the speed that it should have
-WITH best AS (
-    SELECT host, link, make, max(CASE WHEN is_up THEN speed END) AS speed
-    FROM link_states
-    GROUP BY host, link, make
-    HAVING bool_or(is_up)
-),
-placed AS (
+-- into best_links: links that were up until the end of an hour, each with its best speed until then
+SELECT best_hour, host, link, make, max(CASE WHEN is_up THEN speed END) AS speed
+FROM link_states
+INNER JOIN (SELECT DISTINCT hour_number AS best_hour FROM hours) AS each_hour ON hour_number <= best_hour
+WHERE link IS NOT NULL
+GROUP BY best_hour, host, link, make
+HAVING bool_or(is_up);
+
+-- into expected_links: these links, each with the speed that it should have
+WITH placed AS (
     SELECT
-        link, make, speed,
-        row_number() OVER (PARTITION BY link, make ORDER BY speed DESC, host) AS place,
-        count(*) OVER (PARTITION BY link, make) AS hosts
-    FROM best
+        best_hour, link, make, speed,
+        row_number() OVER (PARTITION BY best_hour, link, make ORDER BY speed DESC, host) AS place,
+        count(*) OVER (PARTITION BY best_hour, link, make) AS hosts
+    FROM best_links
     WHERE speed IS NOT NULL
 ),
 usual AS (
-    SELECT link AS usual_link, make AS usual_make, speed AS usual_speed
+    SELECT best_hour AS usual_hour, link AS usual_link, make AS usual_make, speed AS usual_speed
     FROM placed
     WHERE hosts >= $min_peers AND place = hosts / 2 + 1
 )
-SELECT best.host AS best_host, best.link AS best_link, greatest(best.speed, usual_speed) AS expected
-FROM best
-LEFT JOIN usual ON link = usual_link AND make = usual_make;
+SELECT best_hour, host AS best_host, link AS best_link, greatest(speed, usual_speed) AS expected
+FROM best_links
+LEFT JOIN usual ON best_hour = usual_hour AND link = usual_link AND make = usual_make;
+
+-- into speeds: best states of a host's links, for later hours
+SELECT
+    best_hour AS speeds_hour, host AS speeds_host,
+    string_agg(
+        concat('"', link, '": {"up": true, "bits_per_s": ', coalesce(CAST(speed AS VARCHAR), 'null'), ', "make": "', make, '"}'),
+        ', ' ORDER BY link, make
+    ) AS speeds
+FROM best_links
+GROUP BY best_hour, host;
 
 -- into judged_links: how many links there are, and those that were down or slow
 WITH judged AS (
@@ -279,7 +316,7 @@ WITH judged AS (
         coalesce(min(CASE WHEN is_up THEN speed END) < expected, FALSE) AS is_slow,
         min(CASE WHEN is_up THEN speed END) AS least
     FROM link_states
-    INNER JOIN expected_links ON host = best_host AND link = best_link
+    INNER JOIN expected_links ON hour_number = best_hour AND host = best_host AND link = best_link
     GROUP BY hour_number, host, holder_run, holder_attempt, link, expected
 )
 SELECT
@@ -370,6 +407,7 @@ SELECT
     infiniband_congestion_notification_count,
     link_count, link_down_count, link_slow_count,
     CASE WHEN judged_links.links IS NOT NULL THEN concat('{', judged_links.links, '}') END AS links,
+    CASE WHEN speeds IS NOT NULL THEN concat('{', speeds, '}') END AS link_speeds,
     nullif(concat('{', concat_ws(', ',
         CASE WHEN hours.us = 0 THEN '"observed_s": "no sample tells since when it speaks"' END,
         CASE WHEN coalesce(cpu_known_us, 0) = 0 THEN '"cpu_utilization_ratio": "no sample tells it"' END,
@@ -387,6 +425,7 @@ LEFT JOIN of_processes ON hours.hour_number = process_hour AND hours.host = proc
     AND (hours.holder_run IS NOT DISTINCT FROM process_run) AND (hours.holder_attempt IS NOT DISTINCT FROM process_attempt)
 LEFT JOIN of_groups ON hours.hour_number = group_hour AND hours.host = group_host
     AND (hours.holder_run IS NOT DISTINCT FROM group_run) AND (hours.holder_attempt IS NOT DISTINCT FROM group_attempt)
+LEFT JOIN speeds ON hours.hour_number = speeds_hour AND hours.host = speeds_host
 LEFT JOIN judged_links ON hours.hour_number = judged_links.of_hour AND hours.host = judged_links.of_host
     AND (hours.holder_run IS NOT DISTINCT FROM judged_links.of_run)
     AND (hours.holder_attempt IS NOT DISTINCT FROM judged_links.of_attempt)

@@ -106,6 +106,8 @@ ROLLUPS: Final = (
         "partition",
         (Input("host_samples", "eve"),),
         {"max_interval_s": thresholds.MAX_INTERVAL_S, "min_peers": thresholds.MIN_PEERS},
+        lookback_s=3600,
+        earlier=("hour", "host", "link_speeds"),
     ),
     Rollup(
         "job_facts",

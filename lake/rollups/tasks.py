@@ -313,8 +313,11 @@ def _new_periods(lake: Lake, task: DaysTask, growth: Growth, day: date) -> _NewR
     for name, files in live.items():
         refuse_damaged(lake.tables, name, files)
     ctx = session(lake, rollup.tables, live=live, threads=task.output.cores, heavy=True)
-    rows = evaluate_day(ctx, rollup, day, since=since)
-    column = rollup.period
+    column, earlier = rollup.period, None
+    if rollup.earlier and since > begin_of(day):
+        earlier = task.output.held.rows(lake, rollup.earlier, [day], verify=True)
+        earlier = earlier.filter(pc.less(earlier[column], since))
+    rows = evaluate_day(ctx, rollup, day, since=since, earlier=earlier)
     return _NewRows(
         rows, partial(files_from, column=column, first=since), lambda stored: pc.greater_equal(stored[column], since)
     )

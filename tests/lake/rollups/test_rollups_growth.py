@@ -395,6 +395,23 @@ def test_facts_of_attempts_compute_the_hours_of_these_attempts(lake, hours, monk
     same_as_full(lake, gpu)
 
 
+def test_links_are_compared_with_stored_hours(lake, hours):
+    """Where only the last hours are computed, a link is down that was up in an hour long before; midnight ends that."""
+    host = ["host_hourly"]
+    for number, start in enumerate((EVENING, EVENING + timedelta(hours=1, minutes=55), EVENING + timedelta(hours=7))):
+        rows = with_links("n1", mlx5_0=number == 0, mlx5_1=number < 2)
+        append(
+            lake,
+            "host_samples",
+            [{**row, "ts": row["ts"] - NOON + start, "slot": 99 * number + n} for n, row in enumerate(rows)],
+        )
+        again(lake, host)
+    rows = stored(lake, host)["host_hourly"].to_pylist()
+    assert [(row["link_count"], row["link_down_count"]) for row in rows] == [(2, 0), (2, 1), (1, 0), (1, 1)]
+    assert hours == [("host_hourly", 23), ("host_hourly", 5)]
+    same_as_full(lake, host)
+
+
 def test_full_files_of_earlier_hours_stay(lake, monkeypatch):
     """A minute writes its own hour and the last file that is not full."""
     monkeypatch.setattr(tasks, "FULL_ROWS", 2)

@@ -93,19 +93,19 @@ def growth(before, row, last):
 
 def loops(facts):
     """Return {(hour, host, holder): sums} of the date by plain loops, each sample with those before it."""
-    chains = defaultdict(list)
-    for row in facts:
-        if MIDNIGHT - GAP_US * US <= row["ts"] < MIDNIGHT + timedelta(days=1):
-            chains[row["host"]].append(row)
+    by_hour = defaultdict(list)
+    for row in sorted(facts, key=lambda row: (row["ts"], row["incarnation"], row["slot"])):
+        by_hour[row["host"], row["ts"].replace(minute=0, second=0, microsecond=0)].append(row)
     sums = defaultdict(lambda: defaultdict(float))
-    for host, chain in chains.items():
-        chain.sort(key=lambda row: (row["ts"], row["incarnation"], row["slot"]))
-        last = {}
-        for before, row in zip([None, *chain], chain, strict=False):
-            us, grown = time_of(before, row), dict(growth(before, row, last))
-            if row["ts"] >= MIDNIGHT:
-                hour = row["ts"].replace(minute=0, second=0, microsecond=0)
-                add_sample(sums[hour, host, row["holder_run"], row["holder_attempt"]], row, us, grown)
+    for (host, hour), own in list(by_hour.items()):
+        if MIDNIGHT <= hour < MIDNIGHT + timedelta(days=1):
+            before = by_hour.get((host, hour - timedelta(hours=1)), [])
+            chain = [row for row in before if row["ts"] >= before[-1]["ts"] - GAP_US * US] + own
+            last = {}
+            for previous, row in zip([None, *chain], chain, strict=False):
+                us, grown = time_of(previous, row), dict(growth(previous, row, last))
+                if row["ts"] >= hour:
+                    add_sample(sums[hour, host, row["holder_run"], row["holder_attempt"]], row, us, grown)
     return sums
 
 
@@ -211,6 +211,17 @@ def test_a_link_that_fails_is_not_one_that_was_never_connected():
     (row,) = hours(with_links("n1", at=30, down=["mlx5_1"], mlx5_0=True, mlx5_1=True, mlx5_9=False))
     assert (row["link_count"], row["link_down_count"], row["link_slow_count"]) == (2, 1, 0)
     assert json.loads(row["links"]) == {"mlx5_1": {"up": False, "bits_per_s": LINK, "expected_bits_per_s": LINK}}
+
+
+def test_a_link_stays_down_and_is_compared_with_what_it_was():
+    """Hours after it failed, and without samples between, a link is down still; what comes up later changes nothing."""
+    later = [{**row, "ts": row["ts"] + timedelta(hours=5)} for row in with_links("n1", mlx5_0=False, mlx5_1=True)]
+    first, last = hours(with_links("n1", mlx5_0=True, mlx5_1=False) + later)
+    assert (first["link_count"], first["link_down_count"]) == (1, 0)
+    assert (last["link_count"], last["link_down_count"]) == (2, 1)
+    assert json.loads(last["link_speeds"]) == {
+        name: {"up": True, "bits_per_s": LINK, "make": "MT4129"} for name in ("mlx5_0", "mlx5_1")
+    }
 
 
 def test_a_link_is_slow_against_its_past_and_its_peers():

@@ -15,7 +15,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.lineage import Node, lineage
 
-from ranklake.lake.rollups.declaration import AFFECTED, Query, SqlBody
+from ranklake.lake.rollups.declaration import AFFECTED, EARLIER, Query, SqlBody
 from ranklake.lake.rollups.named import NamedBody
 from ranklake.lake.rollups.own import OwnBody
 
@@ -128,7 +128,10 @@ def _composed(rollup: "Rollup", contracts: "Mapping[str, Contract]") -> dict[str
     schema: dict[str, Any] = {name: dict.fromkeys(contracts[name].names, "text") for name in rollup.tables}
     schema |= {name: dict.fromkeys(make().column_names, "text") for name, make in rollup.lookups.items()}
     schema |= {AFFECTED: {"run": "text", "date": "text"}}
-    made: dict[Place, frozenset[Place]] = {}
+    if rollup.earlier:
+        schema[EARLIER] = dict.fromkeys(rollup.earlier, "text")
+    # earlier rows of the table itself come from the same inputs
+    made: dict[Place, frozenset[Place]] = {(EARLIER, name): frozenset() for name in rollup.earlier}
     result: dict[str, frozenset[Place]] | None = None
     for query in queries:
         try:
