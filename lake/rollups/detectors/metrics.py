@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ranklake.detection.anomaly import ScorerSettings, scores
-from ranklake.detection.baseline import TO_DEVIATION
+from ranklake.detection.baseline import TO_DEVIATION, row_medians
 from ranklake.detection.declaration import MIN_EFFECT, Detection, Detector, Series
 from ranklake.lake.contracts.load import load_metrics
 from ranklake.lake.rollups.detectors.steps import number
@@ -83,10 +83,10 @@ def _moves(levels: Vector, before: int, after: int) -> _Moves:
         return moves
     past = np.lib.stride_tricks.sliding_window_view(levels, before)[: len(levels) - before - after + 1]
     inner = slice(before, len(levels) - after + 1)
-    moves.level[inner] = np.median(past, axis=1)
-    moves.now[inner] = np.median(np.lib.stride_tricks.sliding_window_view(levels, after)[before:], axis=1)
+    moves.level[inner] = row_medians(past.copy())
+    moves.now[inner] = row_medians(np.lib.stride_tricks.sliding_window_view(levels, after)[before:].copy())
     level = moves.level[inner]
-    usual = TO_DEVIATION * np.median(np.abs(past - level[:, None]), axis=1)
+    usual = TO_DEVIATION * row_medians(np.abs(past - level[:, None]))
     # for a series that rarely changes, the robust deviation is 0, so the standard deviation is used
     for at in np.flatnonzero(usual == 0).tolist():
         usual[at] = np.std(levels[: at + before])
@@ -110,8 +110,8 @@ def _without_detector() -> str:
     )
     names = ", ".join(f"'{name}'" for name in watched)
     return (
-        "rank = 0 AND value IS NOT NULL AND coalesce(kind, 'gauge') IN ('gauge', 'ratio') "
-        "AND coalesce(edge_flag, '') NOT LIKE '%unregistered%' AND metric NOT LIKE 'agent/%' "
+        "rank = 0 AND value IS NOT NULL AND (kind IS NULL OR kind IN ('gauge', 'ratio')) "
+        "AND (edge_flag IS NULL OR edge_flag NOT LIKE '%unregistered%') AND metric NOT LIKE 'agent/%' "
         f"AND metric NOT IN ({names})"
     )
 

@@ -178,13 +178,18 @@ class AnomalyScorer:
         recent = [(place - back) % settings.long for back in range(settings.short)]
         short = self._nearest_distance(self._squares[recent].sum(axis=0), settings.short)
         long = self._nearest_distance(self._squares.sum(axis=0), settings.long)
-        mean = float(np.nanmean([value, *self._values[: settings.long - 1]]))
+        mean = self._recent_mean(value)
         at_time = _least(np.abs(value - past[self._lags]))
         mean_at_time = _least(np.abs(mean - self._means[self._lags]))
         for remembered, newest in ((self._values, value), (self._means, mean)):
             remembered[1:] = remembered[:-1]
             remembered[0] = newest
         return short, long, at_time, mean_at_time
+
+    def _recent_mean(self, value: float) -> float:
+        recent = np.concatenate([[value], self._values[: self._settings.long - 1]])
+        recent[self._count + 1 :] = 0  # before that, there were no values
+        return float(recent.sum() / min(self._count + 1, len(recent)))
 
     def _nearest_distance(self, sums: Vector, length: int) -> float:
         """Return the root of the least mean square, over lags at which two stretches do not overlap."""
@@ -202,8 +207,7 @@ class AnomalyScorer:
 
 
 def _least(values: Vector) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.min()) if known.size else math.nan
+    return float(np.fmin.reduce(values, initial=np.nan))
 
 
 def period_of(times: Iterable[int], cycle_us: int = 86_400_000_000) -> int:

@@ -16,6 +16,19 @@ class Baseline(NamedTuple):
     deviation: Vector
 
 
+def row_medians(windows: Vector) -> Vector:
+    """Sort each row of finite values in place, and return its median.
+
+    Sorting short rows is vectorized, and several times faster than the partition of `numpy.median`.
+
+    >>> row_medians(np.array([[3.0, 1, 2, 4], [7, 5, 5, 6]]))
+    array([2.5, 5.5])
+    """
+    windows.sort(axis=1)
+    half = windows.shape[1] // 2
+    return windows[:, half].copy() if windows.shape[1] % 2 else (windows[:, half - 1] + windows[:, half]) / 2
+
+
 def trailing(values: Vector, window: int, stride: int, least: int) -> Baseline:
     """Return the baseline of each value: of the `window` values before its block of `stride`.
 
@@ -35,9 +48,9 @@ def trailing(values: Vector, window: int, stride: int, least: int) -> Baseline:
     is_full = starts >= window
     if is_full.any():
         windows = np.lib.stride_tricks.sliding_window_view(values, window)[starts[is_full] - window]
-        median[is_full] = np.median(windows, axis=1)
-        apart = np.abs(windows - median[is_full][:, None])
-        deviation[is_full] = TO_DEVIATION * np.median(apart, axis=1)
+        median[is_full] = row_medians(windows)
+        windows -= median[is_full][:, None]
+        deviation[is_full] = TO_DEVIATION * row_medians(np.abs(windows, out=windows))
     for place in np.flatnonzero(~is_full & (starts >= least)):
         before = values[: starts[place]]
         median[place] = np.median(before)
@@ -51,7 +64,7 @@ def recent_medians(values: Vector, window: int, stride: int) -> tuple[np.ndarray
     if len(values) < window:
         return np.zeros(0, np.int64), np.zeros(0)
     windows = np.lib.stride_tricks.sliding_window_view(values, window)[::stride]
-    return np.arange(len(windows)) * stride + window, np.median(windows, axis=1)
+    return np.arange(len(windows)) * stride + window, row_medians(windows.copy())
 
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]

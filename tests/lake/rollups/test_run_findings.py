@@ -20,7 +20,7 @@ from ranklake.lake.contracts.load import contract
 from ranklake.lake.rollups.detectors.registry import DETECTORS, RUN_DETECTORS
 from ranklake.lake.rollups.evaluate import evaluate_runs
 from ranklake.lake.rollups.failures import library
-from ranklake.lake.rollups.findings import finding
+from ranklake.lake.rollups.findings import finding, split
 from ranklake.lake.rollups.registry import ROLLUPS, detectors_with, select_rollups
 from ranklake.lake.rollups.runner import run_rollups
 from ranklake.lake.store.lake import Lake
@@ -50,6 +50,26 @@ def findings(runs=None, **tables):
     """Return the findings of runs, in order of time."""
     rows = computed(context(**tables), "run_findings", runs=runs).to_pylist()
     return sorted(rows, key=lambda row: (row["start_ts"], row["detector"]))
+
+
+@pytest.mark.parametrize("text", [pa.string(), pa.string_view()])
+def test_rows_in_any_order_become_series(text):
+    """One series per subject; subjects and their rows in order, NULL last, and equal times in the order of reading."""
+    rng = np.random.default_rng(5)
+    hosts, numbers = ["b", None, "a", "é", "z"], [3, 1, None, 2]
+    facts = [(hosts[rng.integers(5)], numbers[rng.integers(4)], int(rng.integers(9)), n) for n in range(300)]
+    schema = pa.schema(
+        [("host", text), ("number", pa.int64()), ("ts", pa.timestamp("us", "UTC")), ("value", pa.int64())]
+    )
+    arrays = [pa.array(column, field.type) for column, field in zip(zip(*facts, strict=True), schema, strict=True)]
+    found = list(split(pa.table(arrays, schema=schema), ("host", "number"), ("ts",)))
+    expected = {}
+    for host, number, ts, n in sorted(
+        facts, key=lambda row: (row[0] is None, row[0] or "", row[1] is None, row[1] or 0, row[2])
+    ):
+        expected.setdefault((host, number), []).append((ts, n))
+    assert [(series.subject["host"], series.subject["number"]) for series in found] == list(expected)
+    assert [list(zip(series["ts"], series["value"], strict=True)) for series in found] == list(expected.values())
 
 
 def test_a_loss_that_is_not_a_number_is_an_error():
