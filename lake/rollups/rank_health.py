@@ -4,7 +4,7 @@
                                   └─ in order of ranks ──────────┴─▶ compared ─▶ rank_health.sql: the verdict
 
 Medians over a date need all of its rows, so new rows have the whole date computed again, each minute of a run. In SQL,
-the join of each row with its step and the medians took three times the CPU time. Sums are of integers, so the order of
+the join of each row with its step and the medians took 2 to 3 times the CPU time. Sums are of integers, so the order of
 rows changes no digit. A row takes 34 bytes, and up to 18 more while rows are put in order; the rest is done in blocks.
 """
 
