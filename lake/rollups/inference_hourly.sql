@@ -1,5 +1,5 @@
 -- grain    one row per model, version, endpoint and hour
--- inputs   inferences of the date
+-- inputs   inferences of the date, from $since on
 -- formula  A row represents weight requests (NULL: one). Sums are of decimals, so the order of rows does not matter. A
 --          quantile is the lowest latency for which the total weight of lower or equal latencies is at least that share
 --          of all weight.
@@ -11,7 +11,7 @@ WITH requests AS (
         CASE WHEN queue_time_s BETWEEN 0 AND 1e9 THEN queue_time_s END AS queue_time_s,
         CAST(CASE WHEN weight > 0 AND weight < 1e9 THEN weight ELSE 1 END AS DECIMAL(18, 6)) AS weight
     FROM inferences
-    WHERE date = $date
+    WHERE date = $date AND ts >= $since
 ),
 ordered AS (
     SELECT

@@ -146,7 +146,7 @@ ROLLUPS: Final = (
         lookups={PRICES: partial(price_table, "")},
         leads=3,
     ),
-    Rollup("inference_hourly", "partition", (Input("inferences", "day"),)),
+    Rollup("inference_hourly", "partition", (Input("inferences", "day"),), lookback_s=0),
     Rollup("drift", "partition", (Input("inferences", "week_before"),), thresholds.DRIFT, body=Drift()),
     Rollup(
         "run_findings",

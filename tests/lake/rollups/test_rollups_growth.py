@@ -461,13 +461,15 @@ def test_any_history_of_samples_gives_the_rows_of_a_full_computation(lake, hours
             gpu, host = random_minutes(rng, device, start, number)
             append(lake, "gpu_samples", gpu)
             append(lake, "host_samples", host)
+            requests = {"model": "m", "incarnation": number}
+            append(lake, "inferences", [{**requests, "ts": row["ts"], "latency_s": rng.random()} for row in gpu])
             at[device] = max(at[device], gpu[-1]["ts"])
         elif kind == "error":
             append(lake, "events", [{**xid(device, at[device] - timedelta(minutes=1)), "slot": number}])
         elif kind == "attempt":
             append(lake, "runs", [{"ts": EVENING, "run": "r1", "pool": f"p{number}", "slot": number}])
         elif delta_table(lake.store, "gpu_samples") is not None:
-            for table in ("gpu_samples", "host_samples"):
+            for table in ("gpu_samples", "host_samples", "inferences"):
                 _ = merge(lake, table) if kind == "merge" else rewrite(lake, table, lambda old: old.slice(len(old) > 1))
         if rng.random() < 0.8:
             again(lake, BY_PERIOD)
