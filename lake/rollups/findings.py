@@ -176,7 +176,9 @@ def split(rows: pa.Table, grain: Sequence[str], order: Sequence[str]) -> Iterato
     keys = [_sort_key(rows[name]) for name in (*grain, *order)]
     places = np.lexsort(keys[::-1])
     texts = {name for name in grain if not pa.types.is_primitive(rows[name].type)}
-    columns = {name: _array(rows[name])[places] for name in rows.column_names if name not in texts}
+    columns = {name: _array(rows[name]) for name in rows.column_names if name not in texts}
+    if (np.diff(places) != 1).any():
+        columns = {name: column[places] for name, column in columns.items()}
     is_new = np.zeros(rows.num_rows, bool)
     is_new[0] = True
     for key in keys[: len(grain)]:

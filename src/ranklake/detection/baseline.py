@@ -1,12 +1,15 @@
 """Baselines of each value of a series, from earlier values only; and stretches in which a mask is true."""
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]
 TO_DEVIATION = 1.4826
 """Standard deviation divided by median absolute deviation, of a normal distribution."""
+
+_ROWS: Final = 2048
+"""Number of windows that are sorted at once, so that a long series needs no more memory than its own."""
 
 
 class Baseline(NamedTuple):
@@ -46,11 +49,12 @@ def trailing(values: Vector, window: int, stride: int, least: int) -> Baseline:
     starts = np.arange(0, count, stride)
     median, deviation = (np.full(len(starts), np.nan) for _ in range(2))
     is_full = starts >= window
-    if is_full.any():
-        windows = np.lib.stride_tricks.sliding_window_view(values, window)[starts[is_full] - window]
-        median[is_full] = row_medians(windows)
-        windows -= median[is_full][:, None]
-        deviation[is_full] = TO_DEVIATION * row_medians(np.abs(windows, out=windows))
+    full = np.flatnonzero(is_full)
+    for rows in np.split(full, range(_ROWS, len(full), _ROWS)) if len(full) else ():
+        windows = np.lib.stride_tricks.sliding_window_view(values, window)[starts[rows] - window]
+        median[rows] = row_medians(windows)
+        windows -= median[rows][:, None]
+        deviation[rows] = TO_DEVIATION * row_medians(np.abs(windows, out=windows))
     for place in np.flatnonzero(~is_full & (starts >= least)):
         before = values[: starts[place]]
         median[place] = np.median(before)
@@ -64,7 +68,8 @@ def recent_medians(values: Vector, window: int, stride: int) -> tuple[np.ndarray
     if len(values) < window:
         return np.zeros(0, np.int64), np.zeros(0)
     windows = np.lib.stride_tricks.sliding_window_view(values, window)[::stride]
-    return np.arange(len(windows)) * stride + window, row_medians(windows.copy())
+    medians = [row_medians(windows[first : first + _ROWS].copy()) for first in range(0, len(windows), _ROWS)]
+    return np.arange(len(windows)) * stride + window, np.concatenate(medians)
 
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]

@@ -15,6 +15,8 @@ import numpy as np
 from ranklake.detection.baseline import recent_medians
 
 Vector = np.ndarray[Any, np.dtype[np.float64]]
+_LEVELS: Final = 64
+"""Number of former levels that are measured at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,32 +72,49 @@ def shifts(values: Vector, limits: ShiftLimits = ShiftLimits()) -> list[Shift]:
     """
     stride = max(1, limits.window // 5)
     ends, medians = recent_medians(values, limits.window, stride)
+    begins = ends - limits.window
+    every = -(-limits.window // stride)  # the former level changes slowly, so it is measured once per window
     result: list[Shift] = []
-    since, known_at = 0, -1
-    before = low = high = np.nan
-    for end, median in zip(ends.tolist(), medians.tolist(), strict=True):
-        begin = end - limits.window
-        if begin - since < limits.window:
-            continue
-        if known_at < 0 or begin - known_at >= limits.window:  # the former level changes slowly
-            past = values[max(since, begin - limits.memory) : begin]
-            past = np.sort(past)
-            outer = int(limits.outer_ratio * len(past))
-            low, before, high = (float(past[place]) for place in (outer, len(past) // 2, -1 - outer))
-            known_at = begin
-        least = max(limits.min_change * abs(before), limits.min_amount)
-        if abs(median - before) < least:
-            continue
-        is_beyond = values[begin:end] > high if median > before else values[begin:end] < low
-        if is_beyond.mean() < limits.most_ratio:
-            continue
-        place = _place(values, max(since, begin - limits.window), end, (before + median) / 2, is_up=median > before)
-        after = float(np.median(values[place:end]))
-        if abs(after - before) < least:
-            continue
-        result.append(Shift(place, before, after))
-        since, known_at = place, -1
+    since, at = 0, int(np.searchsorted(begins, limits.window))
+    while at < len(ends):
+        stop = min(len(ends), at + every * _LEVELS)
+        levels = _levels_before(values, since, begins[at:stop:every], limits)
+        low, before, high = np.repeat(levels, every, axis=0)[: stop - at].T
+        least = np.maximum(limits.min_change * np.abs(before), limits.min_amount)
+        for n in np.flatnonzero(np.abs(medians[at:stop] - before) >= least).tolist():
+            begin, end, median = int(begins[at + n]), int(ends[at + n]), medians[at + n]
+            is_beyond = values[begin:end] > high[n] if median > before[n] else values[begin:end] < low[n]
+            if is_beyond.mean() < limits.most_ratio:
+                continue
+            middle = (before[n] + median) / 2
+            place = _place(values, max(since, begin - limits.window), end, middle, is_up=median > before[n])
+            after = float(np.median(values[place:end]))
+            if abs(after - before[n]) < least[n]:
+                continue
+            result.append(Shift(place, float(before[n]), after))
+            since = place
+            stop = max(at + n + 1, int(np.searchsorted(begins, since + limits.window)))
+            break
+        at = stop
     return result
+
+
+def _levels_before(
+    values: Vector, since: int, begins: np.ndarray[Any, np.dtype[np.int64]], limits: ShiftLimits
+) -> Vector:
+    """Return, before each begin, the lower bound of the usual range, the middle and the upper bound, as rows."""
+    levels = np.empty((len(begins), 3))
+    is_full = begins - since >= limits.memory
+    if is_full.any():
+        past = np.lib.stride_tricks.sliding_window_view(values, limits.memory)[begins[is_full] - limits.memory]
+        past.sort(axis=1)
+        outer = int(limits.outer_ratio * limits.memory)
+        levels[is_full] = past[:, [outer, limits.memory // 2, -1 - outer]]
+    for place in np.flatnonzero(~is_full).tolist():
+        past = np.sort(values[since : begins[place]])
+        outer = int(limits.outer_ratio * len(past))
+        levels[place] = past[[outer, len(past) // 2, -1 - outer]]
+    return levels
 
 
 def _place(values: Vector, begin: int, end: int, middle: float, *, is_up: bool) -> int:
