@@ -25,7 +25,7 @@ WITH worked AS (
         CASE WHEN sum(least(step_time_s, 1e6) * 1e9 * CASE WHEN ranks BETWEEN 1 AND 10000000 THEN ranks ELSE 1 END) < 9.2e18
              THEN sum(CAST(round(least(step_time_s, 1e6) * 1e9) AS BIGINT) * CASE WHEN ranks BETWEEN 1 AND 10000000 THEN ranks ELSE 1 END) END AS all_step_time_ns
     FROM steps
-    WHERE date = $date
+    WHERE date = $date AND ts >= $since
     GROUP BY run, attempt, rank, (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 3600000000
 ),
 started AS (

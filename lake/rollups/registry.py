@@ -39,6 +39,12 @@ _STRAGGLERS: Final = {
     "min_burst_step_ratio": thresholds.MIN_BURST_STEP_RATIO,
     "max_burst_chance": thresholds.MAX_BURST_CHANCE,
 }
+_PEAK_FACTS: Final = (
+    "device_type", "device_name", "device_count", "compute_dtype", "dtype", "has_dtypes", "world_size",
+)  # fmt: skip
+_FLOPS_FACTS: Final = (
+    "rank", "said_date", "flops_per_token", "flops_per_step", "hardware_flops_per_step", "measured_peak_flops_per_s",
+)  # fmt: skip
 FEW_METRICS: Final = 5e-9
 """CPU seconds for each row of `scalars` if few metrics are read. Files are sorted by metric, so most is not opened."""
 ROLLUPS: Final = (
@@ -58,9 +64,14 @@ ROLLUPS: Final = (
     Rollup(
         "mfu",
         "partition",
-        (Input("steps", "day"), Input("attempt_facts", "until"), Input("rank_facts", "until")),
+        (
+            Input("steps", "day"),
+            Input("attempt_facts", "until", facts=_PEAK_FACTS),
+            Input("rank_facts", "until", facts=_FLOPS_FACTS),
+        ),
         {"max_plausible_ratio": thresholds.MAX_PLAUSIBLE_RATIO},
         lookups={"peaks": peaks},
+        lookback_s=0,
     ),
     Rollup("step_mfu", "partition", (Input("step_rollup", "day"), Input("mfu", "day"))),
     Rollup("run_epochs", "partition", (Input("scalars", "day"),), row_cpu_s=FEW_METRICS),

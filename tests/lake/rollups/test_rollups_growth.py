@@ -463,13 +463,21 @@ def test_any_history_of_samples_gives_the_rows_of_a_full_computation(lake, hours
             append(lake, "host_samples", host)
             requests = {"model": "m", "incarnation": number}
             append(lake, "inferences", [{**requests, "ts": row["ts"], "latency_s": rng.random()} for row in gpu])
+            rank = {"run": str(rng.choice(["r1", "r2"])), "rank": int(rng.integers(2)), "incarnation": number}
+            steps = [{**rank, "ts": row["ts"], "slot": slot, "step": 100 * number + slot, "step_time_s": rng.random(),
+                      "tokens": 10} for slot, row in enumerate(gpu)]  # fmt: skip
+            append(lake, "steps", steps)
+            if rng.random() < 0.3:
+                fact = {"metric": "model/flops_per_token", "value": 1e6 * number + 1, "ts": start}
+                append(lake, "scalars", [{**rank, **fact}])
             at[device] = max(at[device], gpu[-1]["ts"])
         elif kind == "error":
             append(lake, "events", [{**xid(device, at[device] - timedelta(minutes=1)), "slot": number}])
         elif kind == "attempt":
-            append(lake, "runs", [{"ts": EVENING, "run": "r1", "pool": f"p{number}", "slot": number}])
+            facts = {"pool": f"p{number}", "device_name": "NVIDIA A100-SXM4-80GB", "compute_dtype": "bfloat16"}
+            append(lake, "runs", [{"ts": EVENING, "run": "r1", "slot": number, **facts}])
         elif delta_table(lake.store, "gpu_samples") is not None:
-            for table in ("gpu_samples", "host_samples", "inferences"):
+            for table in ("gpu_samples", "host_samples", "inferences", "steps"):
                 _ = merge(lake, table) if kind == "merge" else rewrite(lake, table, lambda old: old.slice(len(old) > 1))
         if rng.random() < 0.8:
             again(lake, BY_PERIOD)
