@@ -395,6 +395,20 @@ def test_facts_of_attempts_compute_the_hours_of_these_attempts(lake, hours, monk
     same_as_full(lake, gpu)
 
 
+def test_new_facts_of_ranks_compute_the_hours_of_their_attempt(lake, hours):
+    """FLOPs that a rank records later count for earlier hours of its attempt, too, but not for another run's."""
+    flops = {"metric": "model/flops_per_token", "value": 1e6}
+    for number, (run, hour) in enumerate([("r2", 11), ("r1", 12), ("r1", 14), ("r1", 16)]):
+        start = NOON.replace(hour=hour)
+        append(lake, "steps", [{**row, "tokens": 10} for row in stepped(run, 100 * number, 5, start=start)])
+        if hour in (14, 16):
+            append(lake, "scalars", [{**flops, "run": run, "ts": start, "value": 1e6 * hour, "slot": number}])
+        again(lake, ["mfu"])
+    assert hours == [("mfu", 12), ("mfu", 12), ("mfu", 12)]
+    same_as_full(lake, ["mfu"])
+    assert stored(lake, ["mfu"])["mfu"]["model_flops"].null_count == 1
+
+
 def test_links_are_compared_with_stored_hours(lake, hours):
     """Where only the last hours are computed, a link is down that was up in an hour long before; midnight ends that."""
     host = ["host_hourly"]
