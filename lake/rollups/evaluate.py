@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow as pa
 from ranklake.errors import RanklakeError
 from ranklake.lake.contracts.arrow import arrow_schema, conform
 from ranklake.lake.rollups.declaration import AFFECTED, EARLIER, SETTLED, replace_table
+from ranklake.lake.rollups.inputs import begin_of
 
 if TYPE_CHECKING:
     from ranklake.lake.query.engine import SessionContext
@@ -137,7 +138,7 @@ def evaluate_days(ctx: "SessionContext", rollup: "Rollup", first: date, last: da
 
 
 def _of_day(day: date, since: datetime | None = None) -> dict[str, Any]:
-    begin = datetime(day.year, day.month, day.day, tzinfo=UTC)
+    begin = begin_of(day)
     moments = {"begin": begin, "since": since or begin}
     kind = pa.timestamp("us", tz="UTC")
     return {"date": pa.scalar(day, pa.date32()), **{name: pa.scalar(at, kind) for name, at in moments.items()}}

@@ -43,6 +43,6 @@ SELECT
     min(nvlink_active_count) AS nvlink_active_count,
     $date AS date
 FROM gpu_samples
-WHERE device_uuid IS NOT NULL AND date = $date AND CAST(ts AS BIGINT) >= CAST($since AS BIGINT)
+WHERE device_uuid IS NOT NULL AND date = $date AND ts >= $since
 GROUP BY (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 60000000, device_uuid, mig_gpu_instance, mig_compute_instance,
     source, holder_run, holder_attempt, holder_rank

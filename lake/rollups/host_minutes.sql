@@ -30,5 +30,5 @@ SELECT
     ) AS links,
     $date AS date
 FROM host_samples
-WHERE subject = 'host' AND host IS NOT NULL AND date = $date AND CAST(ts AS BIGINT) >= CAST($since AS BIGINT)
+WHERE subject = 'host' AND host IS NOT NULL AND date = $date AND ts >= $since
 GROUP BY (CAST(ts AS BIGINT) - CAST($begin AS BIGINT)) / 60000000, host, holder_run, holder_attempt
